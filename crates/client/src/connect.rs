@@ -18,11 +18,13 @@ use millrace_oncrpc::{
     tcp::{TcpClientConfig, TcpTransport},
 };
 use millrace_rdma::{ConnectParams, ConnectionError, Provider, registration::Registration};
-use millrace_rdma_providers::{IWARP, ProviderChoice};
+use millrace_rdma_providers::{IWARP, ProviderChoice, connect_iwarp};
 use millrace_rpcrdma::{Requester, RequesterConfig};
 use millrace_runtime::{BoxFuture, ByteStream, RuntimeRef, StreamProvider, resolve, tokio_rt::TcpByteStream};
 
-use crate::{ConnectionStats, Error, Options, Proto, Tls, Url, Version};
+use millrace_tls::ConfigError;
+
+use crate::{ConnectionStats, Error, Options, Proto, Tls, TlsFailure, Url, Version};
 
 /// A connection to a server.
 #[derive(Clone)]
@@ -58,6 +60,7 @@ pub trait Connector: Send + Sync + 'static {
 /// answers: the one that `url` or `options` state, or
 /// - RDMA, if the route to the server begins at an RDMA device, then TCP;
 /// - else TCP, then RDMA in software: without a device, RDMA costs processor time that TCP leaves to the network adapter;
+/// - with TLS, TCP, then RDMA in software, where only Millrace has TLS;
 /// - with a port in the URL other than that of NFS over TCP, RDMA first: only an RDMA listener answers its first message.
 ///
 /// # Errors
@@ -67,7 +70,7 @@ pub async fn transports(rt: RuntimeRef, url: &Url, options: &Options) -> Result<
     let proto = options.stated_proto();
     options
         .tls
-        .check(proto == Some(Proto::Rdma))
+        .check(proto == Some(Proto::Rdma) && options.provider == ProviderChoice::Verbs)
         .map_err(|reason| Error::Url { url: url.to_string(), reason })?;
     let port = |proto: Proto| (proto, url.port.unwrap_or(proto.default_port()));
     if let Some(proto) = proto {
@@ -75,6 +78,7 @@ pub async fn transports(rt: RuntimeRef, url: &Url, options: &Options) -> Result<
     }
     let rdma_first = match url.port {
         Some(port) => port != Proto::Tcp.default_port(),
+        None if options.tls.is_used() => false,
         None => {
             let (host, limit) = (url.host.clone(), options.connect_timeout);
             let resolver = Arc::clone(&rt);
@@ -162,10 +166,12 @@ impl UrlConnector {
 }
 
 /// Whether another transport must not hide the failure: the server has this one, or this host must be corrected (limit of
-/// memory, permission).
+/// memory, permission, files of TLS).
 fn is_answer(failure: &Error) -> bool {
-    let Error::Connect { source: Some(cause), .. } = failure else { return false };
+    let Error::Connect { source: Some(cause), proto, .. } = failure else { return false };
     matches!(cause.downcast_ref(), Some(ConnectionError::Incompatible(_) | ConnectionError::Local(_)))
+        || cause.is::<ConfigError>()
+        || cause.downcast_ref::<TlsFailure>().is_some_and(|e| e.is_answer(*proto == Proto::Tcp))
 }
 
 impl Connector for UrlConnector {
@@ -267,10 +273,23 @@ impl Target {
     }
 
     async fn connect_rdma(&self, addr: SocketAddr) -> Result<Connection, Cause> {
+        if self.options.tls.is_used() {
+            return self.connect_secured(addr).await;
+        }
         let chosen = self.options.provider.to_connect(addr)?;
         tracing::info!(%addr, provider = chosen.provider.name(), why = chosen.why, "connecting over RDMA");
         let (rt, arena) = (Arc::clone(&self.rt), self.arena.clone());
         connect_over(&*chosen.provider, rt, arena, addr, &self.options, Arc::clone(&self.registration)).await
+    }
+
+    /// Connects with iWARP within TLS.
+    async fn connect_secured(&self, addr: SocketAddr) -> Result<Connection, Cause> {
+        let config = requester_config(&self.options, Arc::clone(&self.registration))?;
+        let (rt, arena) = (Arc::clone(&self.rt), self.arena.clone());
+        let secure = |stream| self.options.tls.protect_iwarp(stream, &self.host);
+        let qp = connect_iwarp::<Cause, _>(Arc::clone(&rt), addr, config.connect_params(), secure).await?;
+        let requester = Requester::from_queue_pair(qp, rt, arena, config)?;
+        Ok(over_requester(requester, IWARP, addr))
     }
 
     /// Queries rpcbind at this target for the TCP port of MOUNT version 3, with rpcbind version 4 for IPv6,
@@ -321,13 +340,23 @@ async fn connect_over(
     options: &Options,
     registration: Arc<Registration>,
 ) -> Result<Connection, Cause> {
+    if options.tls.is_used() {
+        return Err(format!("xprtsec={} is not possible with this provider", options.tls.xprtsec).into());
+    }
+    let config = requester_config(options, registration)?;
+    let name = provider.name();
+    Ok(over_requester(Requester::connect(provider, rt, arena, addr, config).await?, name, addr))
+}
+
+/// The configuration of connections with these options.
+fn requester_config(options: &Options, registration: Arc<Registration>) -> Result<RequesterConfig, Cause> {
     #[cfg(feature = "research")]
     if options.padding.is_some() && options.design == crate::Design::ReadWrite {
         let why =
             "padding (RDMA_MSGP) requires the Read-Read design; remove the padding or select that design";
         return Err(why.into());
     }
-    let config = RequesterConfig {
+    Ok(RequesterConfig {
         design: options.design,
         #[cfg(feature = "research")]
         padding: options.padding,
@@ -343,9 +372,11 @@ async fn connect_over(
             ..ConnectParams::default()
         },
         ..RequesterConfig::default()
-    };
-    let name = provider.name();
-    let requester = Requester::connect(provider, rt, arena, addr, config).await?;
+    })
+}
+
+/// Returns a connection of `requester`, which the provider `name` has connected to `addr`.
+fn over_requester(requester: Arc<Requester>, name: &'static str, addr: SocketAddr) -> Connection {
     let transport = Arc::clone(&requester);
     // A weak reference, so that statistics do not keep the connection open.
     let observed = Arc::downgrade(&requester);
@@ -358,7 +389,7 @@ async fn connect_over(
             requester: requester.as_ref().map(|r| r.stats()),
         }
     };
-    Ok(Connection { transport, stats: Arc::new(stats) })
+    Connection { transport, stats: Arc::new(stats) }
 }
 
 /// A provider of connections from the caller.

@@ -369,10 +369,10 @@ impl Options {
         self
     }
 
-    /// The transport that the options name. A provider is one of RDMA, and TLS is on TCP.
+    /// The transport that the options name. A provider is one of RDMA.
     pub(crate) fn stated_proto(&self) -> Option<Proto> {
         let provider = (self.provider != ProviderChoice::Auto).then_some(Proto::Rdma);
-        self.proto.or(provider).or(self.tls.is_used().then_some(Proto::Tcp))
+        self.proto.or(provider)
     }
 
     pub(crate) fn local_port(&self) -> LocalPort {

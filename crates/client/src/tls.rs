@@ -7,7 +7,12 @@ use millrace_oncrpc::{
     tcp::{StartTlsError, start_tls},
 };
 use millrace_runtime::ByteStream;
-use millrace_tls::{ClientConfig, ClientFiles, PeerName, TlsError};
+use millrace_tls::{ClientConfig, ClientFiles, PeerName, Protocol, TlsError, TlsStream};
+
+type Cause = Box<dyn std::error::Error + Send + Sync>;
+
+/// What to do about a server without TLS over RDMA.
+const IWARP_NOT_OFFERED: &str = "only Millrace with [tls] in its configuration has it over RDMA; use proto=tcp with other servers, or xprtsec=none if a host in between may read all data";
 
 /// Protection of the transport of NFS calls, and the files that it needs. MOUNT and rpcbind on other ports are in the clear.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -44,6 +49,16 @@ impl TlsFailure {
         }
     }
 
+    /// Whether the server has answered, so that another transport must not hide the failure. `asked`: it was asked for TLS; a
+    /// server that is not, over RDMA, only ends the connection.
+    pub(crate) fn is_answer(&self, asked: bool) -> bool {
+        match self.source {
+            StartTlsError::NotOffered => asked,
+            StartTlsError::Handshake(_) => true,
+            StartTlsError::Lost(_) | StartTlsError::Interrupted(_) => false,
+        }
+    }
+
     /// Whether another attempt fails too, unless certificates or settings change.
     pub(crate) fn is_final(&self) -> bool {
         matches!(self.source, StartTlsError::NotOffered | StartTlsError::Handshake(_))
@@ -66,11 +81,11 @@ impl Tls {
         self.xprtsec != TransportSecurity::None
     }
 
-    /// Checks that the settings belong together. `over_rdma`: the stated transport is RDMA.
+    /// Checks that the settings belong together. `over_adapter`: the stated provider of RDMA is `verbs`.
     ///
     /// # Errors
     /// The reason, and the required change.
-    pub(crate) fn check(&self, over_rdma: bool) -> Result<(), String> {
+    pub(crate) fn check(&self, over_adapter: bool) -> Result<(), String> {
         let files = [
             ("tls_ca", self.ca.is_some()),
             ("tls_cert", self.certificate.is_some()),
@@ -81,8 +96,11 @@ impl Tls {
         if let (false, Some((name, _))) = (self.is_used(), files.iter().find(|(_, given)| *given)) {
             return Err(format!("{name} has no effect without TLS; add xprtsec=tls or xprtsec=mtls"));
         }
-        if self.is_used() && over_rdma {
-            return Err(format!("xprtsec={} needs TCP; use proto=tcp, or xprtsec=none", self.xprtsec));
+        if self.is_used() && over_adapter {
+            return Err(format!(
+                "xprtsec={} is not possible on RDMA adapters; use proto=tcp, provider=iwarp with a Millrace server, or xprtsec=none",
+                self.xprtsec
+            ));
         }
         match (self.xprtsec, given("tls_cert"), given("tls_key")) {
             (_, true, false) => {
@@ -97,8 +115,7 @@ impl Tls {
         }
     }
 
-    /// Makes a connection to `host` have the stated protection, before any call; `version` is one of NFS. Files are read each
-    /// time, so that a reconnection has renewed certificates.
+    /// Makes a connection over TCP to `host` have the stated protection, before any call; `version` is one of NFS.
     ///
     /// # Errors
     /// The reason, and what can be done; the stream is closed.
@@ -107,19 +124,54 @@ impl Tls {
         stream: Box<dyn ByteStream>,
         host: &str,
         version: u32,
-    ) -> Result<Box<dyn ByteStream>, Box<dyn std::error::Error + Send + Sync>> {
+    ) -> Result<Box<dyn ByteStream>, Cause> {
         if !self.is_used() {
             return Ok(stream);
         }
-        self.check(false)?;
-        let certificate = self.certificate.clone().zip(self.key.clone());
-        let config = ClientConfig::load(&ClientFiles { ca: self.ca.clone(), certificate })?;
-        let name = PeerName::parse(self.name.as_deref().unwrap_or(host))?;
+        let (config, name) = self.load(host)?;
         let started = start_tls(stream, (millrace_nfs::v3::PROGRAM, version), &config, &name).await;
         started.map_err(|source| {
             let remedy = self.remedy(&source);
             TlsFailure { source, remedy }.into()
         })
+    }
+
+    /// Likewise for the stream below iWARP, on which the handshake is the first that both ends send.
+    ///
+    /// # Errors
+    /// The reason, and what can be done; the stream is closed.
+    pub(crate) async fn protect_iwarp(
+        &self,
+        stream: Box<dyn ByteStream>,
+        host: &str,
+    ) -> Result<Box<dyn ByteStream>, Cause> {
+        let (config, name) = self.load(host)?;
+        match TlsStream::connect(stream, &config.for_protocol(Protocol::Iwarp), &name).await {
+            Ok(stream) => Ok(Box::new(stream)),
+            Err(e) => {
+                let source = match StartTlsError::from(e) {
+                    // Of a server that takes the first message for a request of MPA.
+                    StartTlsError::Interrupted(_) | StartTlsError::Handshake(TlsError::Closed) => {
+                        StartTlsError::NotOffered
+                    }
+                    source => source,
+                };
+                let remedy = match source {
+                    StartTlsError::NotOffered => IWARP_NOT_OFFERED,
+                    _ => self.remedy(&source),
+                };
+                Err(TlsFailure { source, remedy }.into())
+            }
+        }
+    }
+
+    /// The files and the name of the server. They are read for each connection, so that a reconnection has renewed
+    /// certificates.
+    fn load(&self, host: &str) -> Result<(ClientConfig, PeerName), Cause> {
+        self.check(false)?;
+        let certificate = self.certificate.clone().zip(self.key.clone());
+        let config = ClientConfig::load(&ClientFiles { ca: self.ca.clone(), certificate })?;
+        Ok((config, PeerName::parse(self.name.as_deref().unwrap_or(host))?))
     }
 
     fn remedy(&self, error: &StartTlsError) -> &'static str {

@@ -4,7 +4,7 @@ use std::{fs, io, net::SocketAddr, path::PathBuf};
 
 use hyper::{HeaderMap, header::AUTHORIZATION};
 use millrace_server::{InvalidSetting, ServerFiles};
-use millrace_tls::{ConfigError, ServerConfig};
+use millrace_tls::{ConfigError, Protocol, ServerConfig};
 use subtle::ConstantTimeEq;
 
 /// Least bytes of a token.
@@ -69,7 +69,8 @@ pub(crate) struct Access {
 
 impl Access {
     pub(crate) fn load(settings: &MetricsAccess) -> Result<Self, AccessError> {
-        let tls = settings.tls.as_ref().map(ServerConfig::load_for_http).transpose()?;
+        let tls = settings.tls.as_ref().map(ServerConfig::load).transpose()?;
+        let tls = tls.map(|config| config.for_protocols(&[Protocol::Http]));
         let token = settings.token_file.as_ref().map(|file| {
             let failed = |reason| AccessError::Token { file: file.clone(), reason };
             let text = fs::read(file).map_err(|e: io::Error| failed(e.to_string()))?;

@@ -243,11 +243,11 @@ impl Scrape {
             by(self.0.stats.tcp_bytes_in, self.0.stats.tcp_bytes_out),
         )?;
         let open = [
-            ([("security", "tls")], self.0.stats.open_tls),
-            ([("security", "mtls")], self.0.stats.open_mtls),
+            ([("security", "tls")], self.0.stats.tls.open_tls),
+            ([("security", "mtls")], self.0.stats.tls.open_mtls),
         ];
-        gauges(e, "tls_connections", "Open TCP connections with TLS", open)?;
-        counter(e, "tls_handshakes_failed", "Handshakes of TLS that failed", self.0.stats.tls_failed)?;
+        gauges(e, "tls_connections", "Open connections with TLS", open)?;
+        counter(e, "tls_handshakes_failed", "Handshakes of TLS that failed", self.0.stats.tls.failed)?;
         let gss = &self.0.stats.gss;
         gauge(e, "kerberos_contexts", "Security contexts of callers with Kerberos", gss.contexts as u64)?;
         counter(e, "kerberos_contexts_refused", "Security contexts that were refused", gss.refused)?;

@@ -12,23 +12,8 @@ use crate::{Credential, MAX_AUTH_BODY};
 pub enum TransportKind {
     /// TCP with record marking.
     Tcp,
-    /// TCP with TLS (RFC 9289), from a client without a certificate.
-    Tls,
-    /// TCP with TLS, from a client that has proved a certificate.
-    MutualTls,
     /// RPC-over-RDMA.
     Rdma,
-}
-
-impl TransportKind {
-    /// The protection of the transport.
-    pub fn security(self) -> TransportSecurity {
-        match self {
-            Self::Tcp | Self::Rdma => TransportSecurity::None,
-            Self::Tls => TransportSecurity::Tls,
-            Self::MutualTls => TransportSecurity::Mtls,
-        }
-    }
 }
 
 /// The protection of a transport, in increasing order. The text form is that of nfs(5) and exports(5) (`xprtsec`).
@@ -86,6 +71,8 @@ pub struct Peer {
     pub local: SocketAddr,
     /// Transport.
     pub transport: TransportKind,
+    /// Its protection.
+    pub security: TransportSecurity,
     /// Number of the connection, unique in this process.
     pub connection: u64,
 }
@@ -181,7 +168,8 @@ mod tests {
         #[test]
         fn each_call_has_the_sender_of_its_credential(calls in credentials(), held in any::<u32>()) {
             let addr = "127.0.0.1:1".parse().unwrap();
-            let peer = Peer { addr, local: addr, transport: TransportKind::Tcp, connection: 3 };
+            let (transport, security) = (TransportKind::Tcp, TransportSecurity::None);
+            let peer = Peer { addr, local: addr, transport, security, connection: 3 };
             let mut last = LastSender::new(peer);
             let mut in_progress = Vec::new();
             for (i, (flavor, body)) in calls.iter().enumerate() {

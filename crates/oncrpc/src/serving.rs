@@ -13,12 +13,12 @@ use std::{
 
 use futures::{StreamExt, stream::FuturesUnordered};
 use millrace_runtime::{BoxFuture, MaybeReady, RuntimeExt, RuntimeRef, Sleep, StallTimer};
-use millrace_tls::PeerCertificate;
+use millrace_tls::ServerSession;
 use millrace_xdr::{Arena, Encoder, Message, OutOfMemory};
 
 use crate::{
     LastSender, Peer, REPLY_HEAD, ReceivedCall, SMALL_CALL, SMALL_REPLY, Sampler, Service, Stages,
-    TransportKind,
+    TransportSecurity,
     gss::{GssServer, LastContext},
 };
 use millrace_admission::{Account, Batch, Turn};
@@ -162,6 +162,8 @@ pub struct ServerConnection<T> {
     /// The calls that were received together.
     pub batch: Batch,
     pub(crate) service: Arc<dyn Service>,
+    /// The TLS of the connection.
+    session: Option<Box<ServerSession>>,
     last_sender: LastSender,
     last_context: LastContext,
     /// `None` before the first call that the service does not answer immediately.
@@ -198,6 +200,7 @@ impl<T: Unpin> ServerConnection<T> {
             turn: Turn::default(),
             batch: Batch::default(),
             service,
+            session: None,
             last_sender: LastSender::new(peer),
             last_context: LastContext::default(),
             in_progress: None,
@@ -248,11 +251,14 @@ impl<T: Unpin> ServerConnection<T> {
         self.charged
     }
 
-    /// Replaces the transport of the peer, which has no call in progress.
-    pub(crate) fn secured(&mut self, transport: TransportKind, certificate: Option<Arc<PeerCertificate>>) {
-        self.peer.transport = transport;
+    /// Records that the connection, which has no call in progress, has TLS.
+    pub fn secured(&mut self, session: ServerSession) {
+        let certificate = session.certificate().cloned();
+        tracing::debug!(peer = %self.peer.addr, ?certificate, "TLS is established");
+        self.peer.security = certificate.as_ref().map_or(TransportSecurity::Tls, |_| TransportSecurity::Mtls);
         self.last_sender = LastSender::new(self.peer).with_certificate(certificate);
         self.last_context = LastContext::default();
+        self.session = Some(Box::new(session));
     }
 
     /// Decodes the RPC header of a received message, and opens its arguments if they are protected.
@@ -368,8 +374,15 @@ impl<T: Unpin> ServerConnection<T> {
         self.account.stall_limit(self.config.stall_timeout)
     }
 
-    /// Ready when the connection must be closed because of the connection limit.
-    pub fn poll_evicted(&mut self, cx: &mut Context<'_>) -> Poll<CloseReason> {
+    /// Ready when the connection must be closed because of the connection limit, or because its client's certificate is not
+    /// trusted any more.
+    pub fn poll_unwanted(&mut self, cx: &mut Context<'_>) -> Poll<CloseReason> {
+        if let Some(session) = &self.session
+            && let Poll::Ready(why) = session.poll_refused(cx)
+        {
+            tracing::info!(peer = %self.peer.addr, certificate = ?session.certificate(), "connection closed: {why}");
+            return Poll::Ready(self.closed(CloseReason::Untrusted));
+        }
         ready!(self.account.poll_evicted(cx));
         Poll::Ready(self.closed(CloseReason::Evicted))
     }

@@ -12,7 +12,7 @@
 //! ```
 //!
 //! A queue pair works over any [`ByteStream`](millrace_runtime::ByteStream): [`Iwarp`] uses TCP sockets;
-//! [`connect_over`] and [`accept_over`] use a stream of the caller.
+//! [`connect_over`] and [`accept_over`] use a stream of the caller, [`connect_secured`] one that the caller encrypts.
 //!
 //! Choices that the RFCs leave open: no markers in either direction (a peer that requires them is rejected,
 //! as by Linux's siw); CRC only if one end requests it; tagged offsets of exposed regions begin at 0; tags
@@ -38,7 +38,10 @@ use millrace_buffer::Arena;
 use millrace_rdma::{ConnectParams, ConnectionError, Listener, Provider, QueuePair, stag::StagTables};
 use millrace_runtime::{BoxFuture, RuntimeRef};
 
-pub use self::connect::{accept_over, connect_over};
+pub use self::{
+    connect::{accept_over, connect_over},
+    listen::connect_secured,
+};
 
 /// The iWARP provider: a software RNIC over TCP sockets.
 #[derive(Clone, Default)]

@@ -17,7 +17,7 @@ use millrace_rdma::{
     stag::StagTables,
 };
 use millrace_runtime::{
-    BoxFuture, LocalPort, RuntimeRef, canonical,
+    BoxFuture, ByteStream, LocalPort, RuntimeRef, canonical,
     tokio_rt::{TcpByteStream, connect_tcp, prefer_loopback_congestion_control, probe_peer},
 };
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
@@ -59,6 +59,29 @@ pub(super) async fn connect(
     let stream = setup_timeout(&*rt, params.timeout, connect_stream(addr, params.local_port)).await?;
     let left = params.timeout.saturating_sub(rt.now().duration_since(began));
     initiate(rt, Box::new(stream), ConnectParams { timeout: left, ..params }, tags).await
+}
+
+/// Connects to `addr` over TCP, and sets up a connection over the stream that `secure` makes of the socket's, with TLS for
+/// example. The connection has no CRC: what is secured needs none.
+///
+/// # Errors
+/// Those of `secure` and of [`millrace_rdma::Provider::connect`].
+pub async fn connect_secured<E: From<ConnectionError>, F>(
+    rt: RuntimeRef,
+    addr: SocketAddr,
+    params: ConnectParams,
+    secure: impl FnOnce(Box<dyn ByteStream>) -> F,
+) -> Result<Box<dyn QueuePair>, E>
+where
+    F: Future<Output = Result<Box<dyn ByteStream>, E>>,
+{
+    let (began, limit) = (rt.now(), params.timeout);
+    let stream = setup_timeout(&*rt, limit, connect_stream(addr, params.local_port)).await?;
+    let secured = millrace_runtime::timeout(&*rt, limit, secure(Box::new(stream))).await;
+    let stream = secured.ok_or(ConnectionError::TimedOut(limit))??;
+    let left = limit.saturating_sub(rt.now().duration_since(began));
+    let params = ConnectParams { crc: false, timeout: left, ..params };
+    Ok(initiate(rt, stream, params, StagTables::default()).await?)
 }
 
 /// A listening socket.
@@ -106,6 +129,7 @@ impl IwarpListener {
                 Ok((stream, peer)) => {
                     let (rt, tags) = (Arc::clone(&self.rt), self.tags.clone());
                     let rejects = Arc::clone(&self.rejects);
+                    let stream = Some(Accepted::Idle(stream));
                     return Ok(Box::new(IwarpIncoming { rt, stream, peer, tags, rejects }));
                 }
                 Err(e) => self.after_error(e).await?,
@@ -148,13 +172,44 @@ impl Listener for IwarpListener {
     }
 }
 
-/// A TCP connection that is in no reactor and of which no byte has been read.
+/// A TCP connection of which no byte has been read.
 struct IwarpIncoming {
     rt: RuntimeRef,
-    stream: TcpStream,
+    /// `None` if the peer has begun TLS.
+    stream: Option<Accepted>,
     peer: SocketAddr,
     tags: StagTables,
     rejects: Arc<AtomicUsize>,
+}
+
+/// A socket before and after it is added to a reactor.
+enum Accepted {
+    Idle(TcpStream),
+    Open(TcpByteStream),
+}
+
+impl Accepted {
+    fn open(self) -> io::Result<TcpByteStream> {
+        match self {
+            Self::Idle(stream) => into_stream(stream),
+            Self::Open(stream) => Ok(stream),
+        }
+    }
+}
+
+/// The first byte of a handshake record (RFC 8446 section 5.1). A request of MPA begins with `M`.
+const TLS_HANDSHAKE: u8 = 22;
+
+impl IwarpIncoming {
+    async fn peek_tls(&mut self) -> io::Result<Option<Box<dyn ByteStream>>> {
+        let stream = self.stream.take().ok_or(io::ErrorKind::NotConnected)?.open()?;
+        let first = stream.peek().await?;
+        if first == Some(TLS_HANDSHAKE) {
+            return Ok(Some(Box::new(stream)));
+        }
+        self.stream = Some(Accepted::Open(stream));
+        Ok(None)
+    }
 }
 
 impl Incoming for IwarpIncoming {
@@ -169,9 +224,14 @@ impl Incoming for IwarpIncoming {
         params: ConnectParams,
     ) -> BoxFuture<'static, Result<Box<dyn QueuePair>, ConnectionError>> {
         Box::pin(async move {
-            let stream = into_stream(self.stream).map_err(|e| ConnectionError::Io(e.to_string()))?;
+            let stream = self.stream.ok_or(ConnectionError::Closed)?;
+            let stream = stream.open().map_err(|e| ConnectionError::Io(e.to_string()))?;
             respond(rt, Box::new(stream), params, self.tags).await
         })
+    }
+
+    fn tls_stream(&mut self) -> BoxFuture<'_, io::Result<Option<Box<dyn ByteStream>>>> {
+        Box::pin(self.peek_tls())
     }
 
     /// Rejects the peer's MPA request. A peer whose request does not arrive in time is disconnected without a
@@ -185,7 +245,7 @@ impl Incoming for IwarpIncoming {
         }
         let clock = Arc::clone(&rt);
         let task = async move {
-            if let Ok(mut stream) = into_stream(stream) {
+            if let Some(Ok(mut stream)) = stream.map(Accepted::open) {
                 let _ = millrace_runtime::timeout(&*clock, REJECT_TIMEOUT, setup::reject(&mut stream)).await;
             }
             rejects.fetch_sub(1, Ordering::Relaxed);

@@ -189,6 +189,29 @@ pub async fn accept_iwarp(
     }
 }
 
+/// Connects to `addr` with the provider `iwarp`, over the stream that `secure` makes of the socket's, with TLS for example.
+///
+/// # Errors
+/// Those of `secure` and of [`Provider::connect`]; [`Incompatible`](ConnectionError::Incompatible) in a build without the
+/// provider.
+pub async fn connect_iwarp<E: From<ConnectionError>, F>(
+    rt: RuntimeRef,
+    addr: SocketAddr,
+    params: ConnectParams,
+    secure: impl FnOnce(Box<dyn ByteStream>) -> F,
+) -> Result<Box<dyn QueuePair>, E>
+where
+    F: Future<Output = Result<Box<dyn ByteStream>, E>>,
+{
+    #[cfg(feature = "iwarp")]
+    return millrace_rdma_iwarp::connect_secured(rt, addr, params, secure).await;
+    #[cfg(not(feature = "iwarp"))]
+    {
+        drop((rt, addr, params, secure));
+        Err(ConnectionError::Incompatible(ProviderError::NotBuilt(IWARP).to_string()).into())
+    }
+}
+
 /// Listens with the provider `iwarp` on `listener`, a listening socket that does not block.
 ///
 /// # Errors

@@ -1,13 +1,14 @@
 //! Connections and work requests: the traits that every provider implements.
 
 use std::{
+    io,
     net::SocketAddr,
     task::{Context, Poll},
     time::Duration,
 };
 
 use millrace_buffer::{Arena, Buffer, OutOfMemory, Views};
-use millrace_runtime::{BoxFuture, LocalPort, RuntimeRef};
+use millrace_runtime::{BoxFuture, ByteStream, LocalPort, RuntimeRef};
 
 use crate::{DomainRef, Segment, SteeringTag};
 
@@ -402,7 +403,7 @@ pub trait Provider: Send + Sync + 'static {
     ///
     /// # Errors
     /// The address cannot be bound.
-    fn listen(&self, rt: RuntimeRef, addr: SocketAddr) -> std::io::Result<Box<dyn Listener>>;
+    fn listen(&self, rt: RuntimeRef, addr: SocketAddr) -> io::Result<Box<dyn Listener>>;
 }
 
 /// Accepts connection requests.
@@ -411,7 +412,7 @@ pub trait Listener: Send {
     fn local_addr(&self) -> SocketAddr;
 
     /// Waits for the next connection request. Errors of single connections are not reported here.
-    fn accept(&mut self) -> BoxFuture<'_, std::io::Result<Box<dyn Incoming>>>;
+    fn accept(&mut self) -> BoxFuture<'_, io::Result<Box<dyn Incoming>>>;
 }
 
 /// Why a connection is rejected.
@@ -436,6 +437,16 @@ pub trait Incoming: Send {
         arena: Arena,
         params: ConnectParams,
     ) -> BoxFuture<'static, Result<Box<dyn QueuePair>, ConnectionError>>;
+
+    /// The stream of a peer that begins TLS (RFC 8446) on it, before the provider's protocol; `None` if the peer begins with
+    /// the latter, as always if the provider uses no byte streams. Waits for the peer's first byte, in the reactor of the
+    /// runtime that polls the future.
+    ///
+    /// # Errors
+    /// Those of the stream.
+    fn tls_stream(&mut self) -> BoxFuture<'_, io::Result<Option<Box<dyn ByteStream>>>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
 
     /// Rejects the request.
     fn reject(self: Box<Self>, reason: RejectReason);

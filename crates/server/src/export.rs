@@ -234,7 +234,7 @@ impl Export {
     /// Checks that the caller may use this export, and returns its rights.
     pub(crate) fn admit(&self, sender: &Sender) -> Result<Admission, AccessDenial> {
         let access = self.access(sender)?;
-        if sender.peer.transport.security() < access.xprtsec {
+        if sender.peer.security < access.xprtsec {
             return Err(AccessDenial::Transport(access.xprtsec));
         }
         let rule = self.certificate_rule(sender)?;
@@ -453,7 +453,13 @@ mod tests {
 
     fn peer(addr: &str) -> Peer {
         let addr = addr.parse().unwrap();
-        Peer { addr, local: addr, transport: TransportKind::Tcp, connection: 1 }
+        Peer {
+            addr,
+            local: addr,
+            transport: TransportKind::Tcp,
+            security: TransportSecurity::None,
+            connection: 1,
+        }
     }
 
     fn sender(credential: Credential) -> Sender {
@@ -495,29 +501,26 @@ mod tests {
 
     #[test]
     fn weaker_transports_than_an_export_wants_are_refused_except_for_mount() {
-        use TransportKind::{MutualTls, Rdma, Tcp, Tls};
+        use TransportSecurity::{Mtls, None, Tls};
         let t = table(&[
             "/a=memory:1M",
             "/b=memory:1M,xprtsec=tls:mtls",
             "/c=memory:1M,xprtsec=mtls,client=*,client=10.0.0.1(xprtsec=none:tls)",
         ]);
-        let of = |export: usize, addr: &str, transport| {
-            let peer = Peer { transport, ..peer(addr) };
+        let of = |export: usize, addr: &str, security| {
+            let peer = Peer { security, ..peer(addr) };
             let sender = Sender::new(peer, Credential::Sys(AuthSys::default()));
             assert!(t.at(export).admit_mount(&sender).is_ok() && t.at(export).admit_peer(&sender).is_ok());
             t.at(export).admit(&sender).map(|_| ())
         };
         let refused = |wanted| Err(AccessDenial::Transport(wanted));
-        for kind in [Tcp, Rdma, Tls, MutualTls] {
-            assert_eq!(of(0, "10.0.0.2:9", kind), Ok(()), "{kind:?}");
-            assert_eq!(of(2, "10.0.0.1:9", kind), Ok(()), "{kind:?}");
-            let clear = matches!(kind, Tcp | Rdma);
-            assert_eq!(
-                of(1, "10.0.0.2:9", kind),
-                if clear { refused(TransportSecurity::Tls) } else { Ok(()) }
-            );
-            let expected = if kind == MutualTls { Ok(()) } else { refused(TransportSecurity::Mtls) };
-            assert_eq!(of(2, "10.0.0.2:9", kind), expected, "{kind:?}");
+        for security in [None, Tls, Mtls] {
+            assert_eq!(of(0, "10.0.0.2:9", security), Ok(()), "{security}");
+            assert_eq!(of(2, "10.0.0.1:9", security), Ok(()), "{security}");
+            let expected = if security == None { refused(Tls) } else { Ok(()) };
+            assert_eq!(of(1, "10.0.0.2:9", security), expected, "{security}");
+            let expected = if security == Mtls { Ok(()) } else { refused(Mtls) };
+            assert_eq!(of(2, "10.0.0.2:9", security), expected, "{security}");
         }
     }
 

@@ -53,7 +53,7 @@ mod validate;
 pub use millrace_buffer::ByteSize;
 pub use millrace_nfs4_state::{ClientReport, DelegationKind, StateidKind, StateidPosition};
 pub use millrace_oncrpc::{TransportSecurity, UserIds, gss::GssStats};
-pub use millrace_tls::{AltName, ServerFiles, without_zeros};
+pub use millrace_tls::{AltName, ServerFiles, TlsStats, without_zeros};
 pub use millrace_vfs::Identity;
 
 pub use backend::{Resources, open};

@@ -19,6 +19,7 @@ use millrace_oncrpc::{
 };
 use millrace_rdma::registration::RegistrationStats;
 use millrace_rpcrdma::ResponderStatsSnapshot;
+use millrace_tls::TlsStats;
 
 use crate::{
     procedures::{ProcedureCounters, ProcedureStats},
@@ -98,7 +99,7 @@ impl ShardCounters {
     fn transport(&self, kind: TransportKind) -> &TransportCounters {
         let [tcp, rdma] = &self.transports;
         match kind {
-            TransportKind::Tcp | TransportKind::Tls | TransportKind::MutualTls => tcp,
+            TransportKind::Tcp => tcp,
             TransportKind::Rdma => rdma,
         }
     }
@@ -181,12 +182,8 @@ pub struct Stats {
     pub tcp_bytes_in: u64,
     /// Bytes sent over TCP.
     pub tcp_bytes_out: u64,
-    /// Open connections over TCP with TLS, whose clients have no certificate.
-    pub open_tls: u64,
-    /// Open connections over TCP with TLS, whose clients have proved a certificate.
-    pub open_mtls: u64,
-    /// Handshakes of TLS that failed.
-    pub tls_failed: u64,
+    /// Connections with TLS.
+    pub tls: TlsStats,
     /// Security contexts of callers with Kerberos.
     pub gss: GssStats,
     /// iSCSI connections, sessions and commands.

@@ -7,11 +7,10 @@ use millrace_buffer::Arena;
 use millrace_oncrpc::{
     gss::{Acceptor, GssServer},
     serving::CloseStats,
-    tcp::Upgrades,
 };
 use millrace_rdma::registration::{Registration, Settings, Strategy};
 use millrace_runtime::{RuntimeRef, sync::Mutex};
-use millrace_tls::ServerConfig;
+use millrace_tls::{ServerConfig, TlsAcceptor};
 use millrace_vfs::FileSystemRef;
 
 use crate::{
@@ -48,7 +47,7 @@ pub(crate) struct Shared {
     /// Memory and connections of clients.
     pub(crate) budget: Budget,
     /// TLS for connections over TCP.
-    pub(crate) tls: Arc<Upgrades>,
+    pub(crate) tls: Arc<TlsAcceptor>,
     /// The security contexts of callers with Kerberos.
     pub(crate) gss: Arc<GssServer>,
     /// What its acceptor was made of.
@@ -101,7 +100,7 @@ impl Shared {
         descriptors: Option<u64>,
         mut open: impl FnMut(&ExportConfig, &Resources<'_>) -> Result<FileSystemRef, String>,
     ) -> Result<Arc<Self>, ServerError> {
-        let tls = Arc::new(Upgrades::default());
+        let tls = Arc::new(TlsAcceptor::default());
         tls.set(config.tls.as_ref().map(ServerConfig::load).transpose()?);
         let gss = Arc::new(GssServer::default());
         gss.set(acceptor(config)?);

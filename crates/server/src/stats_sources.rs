@@ -85,13 +85,11 @@ impl StatsSources {
         out.bytes_copied = millrace_buffer::copied::total();
         out.registration = self.shared.registration.stats();
         out.gss = self.shared.gss.stats();
+        out.tls = self.shared.tls.stats();
         for t in &self.tcp {
             out.tcp_bytes_in += value(&t.received);
             out.tcp_bytes_out += value(&t.sent);
             out.tcp.failed += value(&t.malformed);
-            out.open_tls += value(&t.open_tls);
-            out.open_mtls += value(&t.open_mtls);
-            out.tls_failed += value(&t.tls_failed);
         }
         out.iscsi = IscsiStats::sum(&self.iscsi, self.shared.targets.table().sessions());
         out.luns = self.shared.targets.lun_stats();

@@ -23,10 +23,45 @@ use rustls::{
 
 use crate::{PeerCertificate, TlsError, verifier::ExactNames};
 
-/// The protocol of RPC in ALPN (RFC 9289 section 5).
-const SUNRPC: &[u8] = b"sunrpc";
-/// HTTP in ALPN (RFC 7301).
-const HTTP: &[u8] = b"http/1.1";
+/// What a session protects, as its ends say in ALPN (RFC 7301).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Protocol {
+    /// RPC (RFC 9289 section 5). Linux does not name it, so a session without a name is one of RPC.
+    Rpc,
+    /// HTTP.
+    Http,
+    /// iWARP: MPA (RFC 5044) within TLS. No standard defines it, so its name is this project's, and both ends must state it.
+    Iwarp,
+    /// iSCSI over TCP, likewise.
+    Iscsi,
+}
+
+impl Protocol {
+    const ALL: [Self; 4] = [Self::Rpc, Self::Http, Self::Iwarp, Self::Iscsi];
+
+    const fn name(self) -> &'static [u8] {
+        match self {
+            Self::Rpc => b"sunrpc",
+            Self::Http => b"http/1.1",
+            Self::Iwarp => b"millrace-iwarp/1",
+            Self::Iscsi => b"millrace-iscsi/1",
+        }
+    }
+
+    /// The protocol with this name.
+    pub(crate) fn named(name: &[u8]) -> Option<Self> {
+        Self::ALL.into_iter().find(|protocol| protocol.name() == name)
+    }
+
+    /// Whether a session without a name cannot be one of these.
+    pub(crate) fn must_be_named(names: &[Vec<u8>]) -> bool {
+        names.iter().all(|name| matches!(Self::named(name), Some(Self::Iwarp | Self::Iscsi)))
+    }
+
+    fn names(protocols: &[Self]) -> Vec<Vec<u8>> {
+        protocols.iter().map(|protocol| protocol.name().into()).collect()
+    }
+}
 
 /// The reason why a configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -167,18 +202,6 @@ impl ServerConfig {
     /// # Errors
     /// [`ConfigError`].
     pub fn load(files: &ServerFiles) -> Result<Self, ConfigError> {
-        Self::load_for(files, SUNRPC)
-    }
-
-    /// Reads the files, for HTTP.
-    ///
-    /// # Errors
-    /// [`ConfigError`].
-    pub fn load_for_http(files: &ServerFiles) -> Result<Self, ConfigError> {
-        Self::load_for(files, HTTP)
-    }
-
-    fn load_for(files: &ServerFiles, protocol: &[u8]) -> Result<Self, ConfigError> {
         let provider = crypto();
         let builder = rustls::ServerConfig::builder_with_provider(Arc::clone(&provider));
         let builder = builder.with_protocol_versions(&[&TLS13]).map_err(|e| unusable(files, &e))?;
@@ -190,7 +213,7 @@ impl ServerConfig {
         };
         let (chain, key) = (certificates(&files.certificate)?, private_key(&files.key)?);
         let mut config = builder.with_single_cert(chain, key).map_err(|e| unusable(files, &e))?;
-        config.alpn_protocols = vec![protocol.into()];
+        config.alpn_protocols = Protocol::names(&[Protocol::Rpc]);
         // Nothing is resumed, so that a client's certificate is verified in each connection; and Linux has no use for
         // tickets.
         config.send_tls13_tickets = 0;
@@ -198,6 +221,18 @@ impl ServerConfig {
         config.max_early_data_size = 0;
         config.enable_secret_extraction = true;
         Ok(Self { config: config.into(), clients, content: content(files)? })
+    }
+
+    /// The same for sessions of one of `protocols`.
+    #[must_use]
+    pub fn for_protocols(&self, protocols: &[Protocol]) -> Self {
+        let alpn_protocols = Protocol::names(protocols);
+        if self.config.alpn_protocols == alpn_protocols {
+            return self.clone();
+        }
+        let mut config = (*self.config).clone();
+        config.alpn_protocols = alpn_protocols;
+        Self { config: config.into(), ..self.clone() }
     }
 
     /// Verifies the certificate of an earlier session again, with these authorities and revocation lists.
@@ -269,7 +304,7 @@ impl ConfigError {
 }
 
 impl ClientConfig {
-    /// Reads the files.
+    /// Reads the files, for RPC.
     ///
     /// # Errors
     /// [`ConfigError`].
@@ -292,10 +327,18 @@ impl ClientConfig {
                 builder.with_client_auth_cert(chain, secret).map_err(|e| pair(certificate, key, &e))?
             }
         };
-        config.alpn_protocols = vec![SUNRPC.into()];
+        config.alpn_protocols = Protocol::names(&[Protocol::Rpc]);
         config.resumption = Resumption::disabled();
         config.enable_secret_extraction = true;
         Ok(Self(config.into()))
+    }
+
+    /// The same for sessions of `protocol`.
+    #[must_use]
+    pub fn for_protocol(&self, protocol: Protocol) -> Self {
+        let mut config = (*self.0).clone();
+        config.alpn_protocols = Protocol::names(&[protocol]);
+        Self(config.into())
     }
 }
 

@@ -42,7 +42,7 @@ pub enum TlsError {
     /// The peer does not support TLS 1.3.
     #[error("the peer does not support TLS 1.3")]
     Version,
-    /// The peer asks for another protocol by ALPN than that of this end, `sunrpc` or HTTP.
+    /// The peer does not name the protocol of this end in ALPN.
     #[error("the peer asks for another protocol (ALPN)")]
     Protocol,
     /// The peer violates the protocol.
@@ -86,7 +86,7 @@ fn alert_text(code: u8) -> String {
             format!("it does not accept the certificate of this end (alert {code})")
         }
         AlertDescription::ProtocolVersion => "it does not support TLS 1.3".into(),
-        AlertDescription::NoApplicationProtocol => "it does not serve sunrpc (ALPN)".into(),
+        AlertDescription::NoApplicationProtocol => "it does not serve this protocol (ALPN)".into(),
         AlertDescription::UnrecognisedName => "it has no certificate for the name".into(),
         AlertDescription::Unknown(_) => format!("alert {code}"),
         known => format!("alert {code}, {known:?}"),

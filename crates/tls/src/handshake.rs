@@ -14,7 +14,8 @@ use rustls::{
 };
 
 use crate::{
-    ClientConfig, PeerCertificate, PeerName, ServerConfig, TlsError, record::Key, record::record_len,
+    ClientConfig, PeerCertificate, PeerName, Protocol, ServerConfig, TlsError, record::Key,
+    record::record_len,
 };
 
 /// Bytes that a peer may send until the end of the handshake: the longest certificate message, 64 KiB, and the others.
@@ -27,6 +28,8 @@ const MAX_RECORDS: usize = 256;
 /// A handshake in progress.
 pub(crate) struct Handshake {
     role: Role,
+    /// Whether the peer must name the protocol.
+    must_name: bool,
     /// Bytes at the start of the received ones that are processed and must remain, because a message is incomplete.
     fed: usize,
     /// Bytes and records that are processed.
@@ -52,6 +55,8 @@ pub(crate) struct Established {
     pub(crate) secrets: Secrets,
     /// What the client has proved to this server.
     pub(crate) client_certificate: Option<Arc<PeerCertificate>>,
+    /// The protocol on which the ends have agreed.
+    pub(crate) protocol: Option<Protocol>,
 }
 
 enum Step {
@@ -64,12 +69,14 @@ enum Step {
 impl Handshake {
     pub(crate) fn client(config: &ClientConfig, name: &PeerName) -> Result<Self, TlsError> {
         let client = UnbufferedClientConnection::new(Arc::clone(&config.0), name.0.clone())?;
-        Ok(Self { role: Role::Client(client), fed: 0, bytes: 0, records: 0 })
+        let must_name = Protocol::must_be_named(&config.0.alpn_protocols);
+        Ok(Self { role: Role::Client(client), must_name, fed: 0, bytes: 0, records: 0 })
     }
 
     pub(crate) fn server(config: &ServerConfig) -> Result<Self, TlsError> {
         let server = UnbufferedServerConnection::new(Arc::clone(&config.config))?;
-        Ok(Self { role: Role::Server(server), fed: 0, bytes: 0, records: 0 })
+        let must_name = Protocol::must_be_named(&config.config.alpn_protocols);
+        Ok(Self { role: Role::Server(server), must_name, fed: 0, bytes: 0, records: 0 })
     }
 
     pub(crate) fn is_client(&self) -> bool {
@@ -139,10 +146,14 @@ impl Handshake {
 
     /// The keys, after the handshake is complete.
     pub(crate) fn finish(self) -> Result<Established, TlsError> {
-        let client_chain = match &self.role {
-            Role::Client(_) => None,
-            Role::Server(s) => s.peer_certificates(),
+        let (client_chain, protocol) = match &self.role {
+            Role::Client(c) => (None, c.alpn_protocol()),
+            Role::Server(s) => (s.peer_certificates(), s.alpn_protocol()),
         };
+        let protocol = protocol.and_then(Protocol::named);
+        if self.must_name && protocol.is_none() {
+            return Err(TlsError::Protocol);
+        }
         let client_certificate = client_chain.map(PeerCertificate::new).transpose()?.map(Arc::new);
         let (ExtractedSecrets { tx, rx }, secrets) = match self.role {
             Role::Client(c) => {
@@ -154,7 +165,7 @@ impl Handshake {
                 (keys, Secrets::Server(secrets))
             }
         };
-        Ok(Established { seal: Key::new(tx)?, open: Key::new(rx)?, secrets, client_certificate })
+        Ok(Established { seal: Key::new(tx)?, open: Key::new(rx)?, secrets, client_certificate, protocol })
     }
 }
 

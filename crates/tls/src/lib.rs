@@ -1,7 +1,7 @@
-//! TLS 1.3 on byte streams, for RPC-with-TLS (RFC 9289) and for the metrics over HTTP.
+//! TLS 1.3 on byte streams, for RPC-with-TLS (RFC 9289), iWARP, iSCSI, and the metrics over HTTP.
 //!
 //! [`Session`] is one end of a connection without I/O, and [`TlsStream`] a session on a [`ByteStream`], which is one
-//! itself. [`ServerConfig`] and [`ClientConfig`] are read from files of PEM.
+//! itself. [`ServerConfig`] and [`ClientConfig`] are read from files of PEM. A server's connections share a [`TlsAcceptor`].
 //!
 //! rustls makes the handshake: messages, key schedule and the verification of certificates. The records after it are
 //! those of this crate, with the ciphers of ring: rustls allocates memory for each record and copies it once more. What
@@ -16,6 +16,7 @@
 //!
 //! [`ByteStream`]: millrace_runtime::ByteStream
 
+mod acceptor;
 mod certificate;
 mod config;
 mod error;
@@ -25,8 +26,9 @@ mod session;
 mod stream;
 mod verifier;
 
+pub use acceptor::{Accepted, Accepting, Admitted, ServerSession, TlsAcceptor, TlsStats};
 pub use certificate::{AltName, PeerCertificate, without_zeros};
-pub use config::{ClientConfig, ClientFiles, ConfigError, PeerName, ServerConfig, ServerFiles};
+pub use config::{ClientConfig, ClientFiles, ConfigError, PeerName, Protocol, ServerConfig, ServerFiles};
 pub use error::TlsError;
 pub use session::{HANDSHAKE_BYTES, SESSION_BYTES, Session};
-pub use stream::{Handshaken, TlsStream};
+pub use stream::TlsStream;

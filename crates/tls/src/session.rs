@@ -9,7 +9,7 @@ use std::{
 use millrace_buffer::Stash;
 
 use crate::{
-    ClientConfig, PeerCertificate, PeerName, ServerConfig, TlsError,
+    ClientConfig, PeerCertificate, PeerName, Protocol, ServerConfig, TlsError,
     handshake::{Established, Handshake, MAX_RECEIVED, Secrets},
     record::{ContentType, HEADER, Key, MAX_CIPHERTEXT, MAX_PLAIN, OVERHEAD, record_len},
 };
@@ -67,6 +67,7 @@ struct Open {
     open: Key,
     secrets: Secrets,
     client_certificate: Option<Arc<PeerCertificate>>,
+    protocol: Option<Protocol>,
     client: bool,
     /// Consecutive records without data.
     without_data: u32,
@@ -125,6 +126,12 @@ impl Session {
         open.client_certificate.as_ref()
     }
 
+    /// The protocol on which the ends have agreed by ALPN; `None` before the end of the handshake, and if they have named none.
+    pub fn protocol(&self) -> Option<Protocol> {
+        let State::Open(open) = &self.state else { return None };
+        open.protocol
+    }
+
     /// Free space for ciphertext.
     pub fn space(&mut self) -> &mut [u8] {
         let open = matches!(self.state, State::Open(_));
@@ -151,12 +158,19 @@ impl Session {
         }
         let ended = State::Failed(TlsError::Local("no handshake".into()));
         let State::Handshake(handshake) = mem::replace(&mut self.state, ended) else { return Ok(false) };
-        let Established { seal, open, secrets, client_certificate } =
+        let Established { seal, open, secrets, client_certificate, protocol } =
             handshake.finish().map_err(|e| self.fail(e))?;
-        let message = HandshakeMessage::default();
-        let open =
-            Open { seal, open, secrets, client_certificate, client, without_data: 0, update: false, message };
-        self.state = State::Open(Box::new(open));
+        self.state = State::Open(Box::new(Open {
+            seal,
+            open,
+            secrets,
+            client_certificate,
+            protocol,
+            client,
+            without_data: 0,
+            update: false,
+            message: HandshakeMessage::default(),
+        }));
         Ok(true)
     }
 

@@ -1,26 +1,16 @@
 //! A session on a byte stream.
 
 use std::{
+    future::poll_fn,
     io::{self, IoSlice, IoSliceMut},
     net::SocketAddr,
-    sync::{Arc, OnceLock},
+    sync::Arc,
     task::{Context, Poll, Waker, ready},
 };
 
 use millrace_runtime::ByteStream;
 
-use crate::{PeerCertificate, Session, TlsError};
-
-/// The end of a handshake, to be observed also when the stream is in a box.
-#[derive(Debug, Clone, Default)]
-pub struct Handshaken(Arc<OnceLock<Option<Arc<PeerCertificate>>>>);
-
-impl Handshaken {
-    /// [`Session::client_certificate`].
-    pub fn client_certificate(&self) -> Option<&Arc<PeerCertificate>> {
-        self.0.get()?.as_ref()
-    }
-}
+use crate::{ClientConfig, PeerCertificate, PeerName, Protocol, Session, TlsError};
 
 /// A session on a byte stream. Errors of the session are [`TlsError`]s in [`io::Error`].
 ///
@@ -32,13 +22,23 @@ pub struct TlsStream<S> {
     session: Session,
     /// Whether the stream's sending direction ends when the session's bytes are sent.
     ending: bool,
-    handshaken: Handshaken,
 }
 
 impl<S: ByteStream> TlsStream<S> {
     /// A session that begins on `stream`.
     pub fn new(stream: S, session: Session) -> Self {
-        Self { stream, session, ending: false, handshaken: Handshaken::default() }
+        Self { stream, session, ending: false }
+    }
+
+    /// Performs the client's handshake on `stream` with the server of this name.
+    ///
+    /// # Errors
+    /// Those of the stream and [`TlsError`].
+    pub async fn connect(stream: S, config: &ClientConfig, name: &PeerName) -> io::Result<Self> {
+        let mut stream = Self::new(stream, Session::client(config, name)?);
+        poll_fn(|cx| stream.poll_handshake(cx)).await?;
+        poll_fn(|cx| stream.poll_flush(cx)).await?;
+        Ok(stream)
     }
 
     /// [`Session::client_certificate`].
@@ -46,9 +46,9 @@ impl<S: ByteStream> TlsStream<S> {
         self.session.client_certificate()
     }
 
-    /// The end of the handshake.
-    pub fn handshaken(&self) -> Handshaken {
-        self.handshaken.clone()
+    /// [`Session::protocol`].
+    pub fn protocol(&self) -> Option<Protocol> {
+        self.session.protocol()
     }
 
     /// Proceeds with the handshake; ready when it is complete.
@@ -63,7 +63,6 @@ impl<S: ByteStream> TlsStream<S> {
             let done = self.session.handshake();
             let sent = self.poll_send(cx);
             if done? {
-                let _ = self.handshaken.0.set(self.session.client_certificate().cloned());
                 return Poll::Ready(Ok(()));
             }
             if let Poll::Ready(sent) = sent {

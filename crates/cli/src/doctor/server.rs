@@ -136,11 +136,12 @@ fn options() -> Options {
         .retry(RetryPolicy { max_elapsed: STEP_TIMEOUT, ..RetryPolicy::default() })
 }
 
-/// Whether the port is a TCP port: with NFS over TCP, or the iwarp provider.
+/// Whether the port is a TCP port: with NFS over TCP, the iwarp provider, or TLS.
 fn over_tcp(url: &Url, addr: SocketAddr) -> bool {
     let stated = url.provider.or(session::global().provider).unwrap_or_default();
     let devices = || stated.to_connect(addr).is_ok_and(|chosen| chosen.provider.name() != "iwarp");
-    url.proto == Some(Proto::Tcp) || stated == ProviderChoice::Iwarp || !devices()
+    let has_tls = options().with_url(url).tls.xprtsec != TransportSecurity::None;
+    has_tls || url.proto == Some(Proto::Tcp) || stated == ProviderChoice::Iwarp || !devices()
 }
 
 /// The server that listens at the port uses another protocol.

@@ -71,14 +71,25 @@ fn the_failed_step_of_a_handshake_is_named() {
         (Server::start(&["--config", &config, "--export", "/m=memory:16MiB"]), pem)
     };
     let (fine, ca) = serve("fine", "127.0.0.1", true);
-    let tls = |server: &Server, ca: &str| format!("{}&xprtsec=tls&tls_ca={ca}", server.url("tcp", "/m"));
-    let (list, code) = findings(&[&tls(&fine, &ca)]);
-    assert!(code == 0 && list.iter().any(|f| f[1] == "tls" && f[2].contains("encrypted")), "{list:?}");
+    let over = |proto: &str, server: &Server, ca: &str| {
+        format!("{}&xprtsec=tls&tls_ca={ca}", server.url(proto, "/m"))
+    };
+    let tls = |server: &Server, ca: &str| over("tcp", server, ca);
+    for proto in ["tcp", "rdma"] {
+        let (list, code) = findings(&[&over(proto, &fine, &ca)]);
+        assert!(code == 0 && list.iter().any(|f| f[1] == "tls" && f[2].contains("encrypted")), "{list:?}");
+    }
     let (named, named_ca) = serve("named", "nfs.test", true);
     let (old, old_ca) = serve("old", "127.0.0.1", false);
     let clear = Server::start(&["--export", "/m=memory:16MiB"]);
     for (url, found, remedy) in [
         (tls(&clear, &ca), "offer: the server does not offer TLS", "[tls]"),
+        (over("rdma", &clear, &ca), "offer: the server does not offer TLS", "use proto=tcp"),
+        (
+            over("rdma", &fine, &other),
+            "server certificate: the handshake of TLS failed: the certificate of the peer was not issued",
+            "tls_ca",
+        ),
         (
             tls(&named, &named_ca),
             "server certificate: the handshake of TLS failed: the certificate of the server is not for 127.0.0.1",

@@ -15,7 +15,7 @@ use millrace_nfs::{
 };
 use millrace_oncrpc::{
     AcceptError, CallContext, CallbackHandler, LastSender, Message, Peer, PendingCall, Reply, ReplyHeader,
-    ReplyStatus, Request, RpcError, Transport, TransportKind,
+    ReplyStatus, Request, RpcError, Transport, TransportKind, TransportSecurity,
 };
 use millrace_runtime::{BoxFuture, RuntimeRef, sync::Mutex, tokio_rt::TokioRuntime};
 use millrace_xdr::{Encode, Encoder};
@@ -277,7 +277,13 @@ impl ScriptTransport {
 
     fn execute(&self, message: Message, xid: u32) -> Result<Reply, RpcError> {
         let addr = "127.0.0.1:1".parse().unwrap();
-        let peer = Peer { addr, local: addr, transport: TransportKind::Tcp, connection: 0 };
+        let peer = Peer {
+            addr,
+            local: addr,
+            transport: TransportKind::Tcp,
+            security: TransportSecurity::None,
+            connection: 0,
+        };
         let mut call = CallContext::parse(message, &mut LastSender::new(peer)).unwrap();
         call.header.xid = xid;
         match self.script.act(&call, self.mount_only) {

@@ -187,15 +187,14 @@ impl Channel {
         self.writer.queued() == 0 && !self.unflushed
     }
 
-    /// Replaces the stream by what `upgrade` makes of it. Nothing may be received or queued.
-    pub(super) fn upgrade(&mut self, upgrade: impl FnOnce(Box<dyn ByteStream>) -> Box<dyn ByteStream>) {
-        let stream = std::mem::replace(&mut self.stream, Box::new(Gone));
-        self.stream = upgrade(stream);
+    /// Takes the stream, until [`Self::set_stream`]. Nothing may be received or queued.
+    pub(super) fn take_stream(&mut self) -> Box<dyn ByteStream> {
+        std::mem::replace(&mut self.stream, Box::new(Gone))
     }
 
-    /// Ready when the stream can be read: when its handshake is complete.
-    pub(super) fn poll_handshake(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.stream.poll_read(cx, &mut []).map_ok(drop)
+    /// Sets the stream after [`Self::take_stream`].
+    pub(super) fn set_stream(&mut self, stream: Box<dyn ByteStream>) {
+        self.stream = stream;
     }
 
     /// Shuts down the sending direction.

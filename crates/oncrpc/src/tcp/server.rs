@@ -14,16 +14,12 @@ use std::{
 };
 
 use millrace_runtime::{ByteStream, RuntimeExt, RuntimeRef, timeout};
-use millrace_tls::TlsError;
+use millrace_tls::{TlsAcceptor, TlsError};
 use millrace_xdr::{Arena, Message};
 
-use super::{
-    channel::Channel,
-    record::RecordReader,
-    starttls::{Trust, Upgrade, Upgrades},
-};
+use super::{channel::Channel, record::RecordReader, starttls::Upgrade};
 use crate::{
-    Peer, ReceivedCall, Service, Stage, Stages, TransportKind,
+    Peer, ReceivedCall, Service, Stage, Stages, TransportSecurity,
     callbacks::{CallbackQueue, is_reply},
     serving::{Answer, CloseReason, ConnectionConfig, Reservation, ServerConnection},
 };
@@ -49,7 +45,7 @@ pub struct TcpServerConfig {
     /// Limits that apply to all transports.
     pub connection: ConnectionConfig,
     /// TLS for clients that ask for it; connections share it. The default is none.
-    pub tls: Arc<Upgrades>,
+    pub tls: Arc<TlsAcceptor>,
 }
 
 impl Default for TcpServerConfig {
@@ -79,12 +75,6 @@ pub struct TcpStats {
     pub sent: AtomicU64,
     /// Connections closed because of invalid data from the peer.
     pub malformed: AtomicU64,
-    /// Open connections with TLS whose client has no certificate.
-    pub open_tls: AtomicU64,
-    /// Open connections with TLS whose client has proved a certificate.
-    pub open_mtls: AtomicU64,
-    /// Handshakes of TLS that failed.
-    pub tls_failed: AtomicU64,
 }
 
 /// The common state of all TCP connections of a server or shard.
@@ -145,31 +135,11 @@ impl TcpServer {
             send_rate: RateMonitor::default(),
             receive_rate: RateMonitor::default(),
             upgrade: None,
-            trust: None,
         })
     }
 }
 
 struct OpenGuard(Arc<TcpStats>);
-
-impl Connection {
-    /// Counts of open connections with the present kind of TLS.
-    fn open_with_tls(&self) -> Option<&AtomicU64> {
-        match self.core.peer.transport {
-            TransportKind::Tls => Some(&self.stats.open_tls),
-            TransportKind::MutualTls => Some(&self.stats.open_mtls),
-            TransportKind::Tcp | TransportKind::Rdma => None,
-        }
-    }
-}
-
-impl Drop for Connection {
-    fn drop(&mut self) {
-        if let Some(open) = self.open_with_tls() {
-            open.fetch_sub(1, Ordering::Relaxed);
-        }
-    }
-}
 
 impl OpenGuard {
     fn new(stats: Arc<TcpStats>) -> Self {
@@ -224,8 +194,6 @@ struct Connection {
     receive_rate: RateMonitor,
     /// The transition to TLS.
     upgrade: Option<Box<Upgrade>>,
-    /// The trust in the client's certificate.
-    trust: Option<Box<Trust>>,
 }
 
 impl Connection {
@@ -250,15 +218,7 @@ impl Connection {
 
     /// Processes available work; ready at the end of the connection.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.writing && self.core.poll_evicted(cx).is_ready() {
-            self.close();
-        }
-        if self.writing
-            && let Some(trust) = &self.trust
-            && let Poll::Ready(why) = trust.poll_refused(cx)
-        {
-            tracing::info!(peer = %self.core.peer.addr, certificate = %trust.certificate(), "connection closed: {why}");
-            self.core.closed(CloseReason::Untrusted);
+        if self.writing && self.core.poll_unwanted(cx).is_ready() {
             self.close();
         }
         if self.callbacks.as_mut().is_some_and(|callbacks| callbacks.poll(cx.waker())) {
@@ -401,7 +361,7 @@ impl Connection {
     /// certificate the server answers as one without TLS, and a wrong probe is rejected.
     #[cold]
     fn begin_upgrade(&mut self, call: &mut ReceivedCall) -> bool {
-        let has_tls = self.core.peer.transport != TransportKind::Tcp;
+        let has_tls = self.core.peer.security != TransportSecurity::None;
         if !has_tls && !self.config.tls.is_enabled() {
             return false;
         }
@@ -429,18 +389,8 @@ impl Connection {
                 self.upgrade = Some(upgrade);
                 return Poll::Pending;
             }
-            Poll::Ready(Ok(trust)) => {
-                let certificate = trust.as_ref().map(Trust::certificate).cloned();
-                tracing::debug!(peer = %self.core.peer.addr, ?certificate, "TLS is established");
-                let transport = certificate.as_ref().map_or(TransportKind::Tls, |_| TransportKind::MutualTls);
-                self.core.secured(transport, certificate);
-                self.trust = trust.map(Box::new);
-                if let Some(open) = self.open_with_tls() {
-                    open.fetch_add(1, Ordering::Relaxed);
-                }
-            }
+            Poll::Ready(Ok(session)) => self.core.secured(session),
             Poll::Ready(Err(why)) => {
-                self.stats.tls_failed.fetch_add(1, Ordering::Relaxed);
                 tracing::warn!(peer = %self.core.peer.addr, "TLS handshake failed: {why}");
                 self.close();
             }

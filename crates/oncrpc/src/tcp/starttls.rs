@@ -4,23 +4,18 @@
 //! handshake follows on the same connection, and then records as without TLS.
 
 use std::{
-    collections::HashMap,
-    fmt,
     future::poll_fn,
     io::{self, IoSlice, IoSliceMut},
-    sync::{Arc, OnceLock},
-    task::{Context, Poll, Waker, ready},
+    sync::Arc,
+    task::{Context, Poll, ready},
 };
 
-use futures::task::AtomicWaker;
-use millrace_admission::ClientAddr;
-use millrace_runtime::{ByteStream, Sleep, sync::Mutex};
+use millrace_runtime::{ByteStream, Sleep};
 use millrace_tls::{
-    ClientConfig, HANDSHAKE_BYTES, Handshaken, PeerCertificate, PeerName, SESSION_BYTES, ServerConfig,
-    Session, TlsError, TlsStream,
+    Accepted, Accepting, Admitted, ClientConfig, PeerName, Protocol, ServerSession, TlsAcceptor, TlsError,
+    TlsStream,
 };
 use millrace_xdr::{Decoder, Encoder};
-use slab::Slab;
 
 use super::channel::Channel;
 use crate::{
@@ -29,155 +24,12 @@ use crate::{
     serving::ServerConnection,
 };
 
-/// Handshakes in progress of one client, and of all clients. They cost processor time and memory before the client is known;
-/// further ones wait.
-const MAX_OF_CLIENT: usize = 8;
-const MAX_OF_ALL: usize = 64;
-
-/// TLS for the connections of a server: its certificate, which may be replaced, the handshakes in progress, and the sessions
-/// whose clients have proved a certificate.
-#[derive(Default)]
-pub struct Upgrades(Mutex<Table>);
-
-#[derive(Default)]
-struct Table {
-    config: Option<ServerConfig>,
-    in_progress: HashMap<ClientAddr, usize>,
-    waiting: Vec<Waker>,
-    proved: Slab<Arc<Proved>>,
-}
-
-/// A session whose client has proved a certificate.
-struct Proved {
-    certificate: Arc<PeerCertificate>,
-    /// Why the certificate is not trusted any more.
-    refused: OnceLock<TlsError>,
-    /// That of the connection.
-    waker: AtomicWaker,
-}
-
-impl Proved {
-    /// Ends the session if the certificate is not trusted with `config`.
-    fn verify(&self, config: Option<&ServerConfig>) {
-        let verified = config.map_or(Err(TlsError::UnknownIssuer), |config| config.verify(&self.certificate));
-        if let Err(why) = verified
-            && self.refused.set(why).is_ok()
-        {
-            self.waker.wake();
-        }
-    }
-}
-
-impl fmt::Debug for Upgrades {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Upgrades").field(&self.0.lock().config).finish()
-    }
-}
-
-impl Upgrades {
-    /// Replaces the configuration for later handshakes; `None` disables TLS for them. Sessions end whose client has proved a
-    /// certificate that is not trusted any more (RFC 9289 section 5.2.1). Returns whether the configuration differs.
-    pub fn set(&self, config: Option<ServerConfig>) -> bool {
-        let (differs, proved): (_, Vec<_>) = {
-            let mut table = self.0.lock();
-            let differs = table.config != config;
-            table.config.clone_from(&config);
-            (differs, table.proved.iter().map(|(_, proved)| Arc::clone(proved)).collect())
-        };
-        if differs {
-            // Without the lock, which handshakes need.
-            proved.iter().for_each(|proved| proved.verify(config.as_ref()));
-        }
-        differs
-    }
-
-    /// Adds a session whose client has proved a certificate in a handshake with `config`.
-    fn prove(self: &Arc<Self>, certificate: Arc<PeerCertificate>, config: &ServerConfig) -> Trust {
-        let session = Proved { certificate, refused: OnceLock::new(), waker: AtomicWaker::new() };
-        let session = Arc::new(session);
-        let (key, present) = {
-            let mut table = self.0.lock();
-            (table.proved.insert(Arc::clone(&session)), table.config.clone())
-        };
-        if present.as_ref() != Some(config) {
-            session.verify(present.as_ref()); // Replaced in the handshake.
-        }
-        Trust { upgrades: Arc::clone(self), key, session }
-    }
-
-    pub(super) fn is_enabled(&self) -> bool {
-        self.0.lock().config.is_some()
-    }
-
-    /// Admits another handshake of `client`, when there are less than the limits.
-    fn poll_admit(self: &Arc<Self>, cx: &mut Context<'_>, client: ClientAddr) -> Poll<Admitted> {
-        let mut table = self.0.lock();
-        let all: usize = table.in_progress.values().sum();
-        let of_client = table.in_progress.get(&client).copied().unwrap_or_default();
-        if all >= MAX_OF_ALL || of_client >= MAX_OF_CLIENT {
-            if !table.waiting.iter().any(|waiting| waiting.will_wake(cx.waker())) {
-                table.waiting.push(cx.waker().clone());
-            }
-            return Poll::Pending;
-        }
-        table.in_progress.insert(client, of_client + 1);
-        Poll::Ready(Admitted { upgrades: Arc::clone(self), client })
-    }
-}
-
-/// A handshake in progress.
-struct Admitted {
-    upgrades: Arc<Upgrades>,
-    client: ClientAddr,
-}
-
-impl Drop for Admitted {
-    fn drop(&mut self) {
-        let waiting = {
-            let mut table = self.upgrades.0.lock();
-            match table.in_progress.get_mut(&self.client) {
-                Some(n) if *n > 1 => *n -= 1,
-                _ => drop(table.in_progress.remove(&self.client)),
-            }
-            std::mem::take(&mut table.waiting)
-        };
-        waiting.into_iter().for_each(Waker::wake);
-    }
-}
-
-/// The trust in the certificate of a session's client.
-pub(super) struct Trust {
-    upgrades: Arc<Upgrades>,
-    /// Key of the session.
-    key: usize,
-    session: Arc<Proved>,
-}
-
-impl Trust {
-    pub(super) fn certificate(&self) -> &Arc<PeerCertificate> {
-        &self.session.certificate
-    }
-
-    /// Ready when the session must end, with the reason.
-    pub(super) fn poll_refused(&self, cx: &mut Context<'_>) -> Poll<&TlsError> {
-        self.session.waker.register(cx.waker());
-        self.session.refused.get().map_or(Poll::Pending, Poll::Ready)
-    }
-}
-
-impl Drop for Trust {
-    fn drop(&mut self) {
-        self.upgrades.0.lock().proved.remove(self.key);
-    }
-}
-
 /// The transition of a server's connection, from the probe to the end of the handshake.
 pub(super) struct Upgrade {
     /// Transaction id of the probe.
     xid: u32,
     /// Ends it.
     deadline: Sleep,
-    admitted: Option<Admitted>,
     state: State,
 }
 
@@ -185,62 +37,49 @@ enum State {
     /// The answer waits for admission.
     Admission,
     /// The answer waits for the stream.
-    Answer,
-    Handshake(Handshaken, ServerConfig),
+    Answer(Option<Admitted>),
+    Handshake(Box<Accepting>),
 }
 
 impl Upgrade {
     pub(super) fn new(xid: u32, deadline: Sleep) -> Self {
-        Self { xid, deadline, admitted: None, state: State::Admission }
+        Self { xid, deadline, state: State::Admission }
     }
 
-    /// Proceeds. Ready at the end of the handshake, with the trust in the client's certificate if it has proved one.
+    /// Proceeds. Ready at the end of the handshake, with the session of the stream.
     pub(super) fn poll(
         &mut self,
         cx: &mut Context<'_>,
         channel: &mut Channel,
         core: &mut ServerConnection<Stages>,
-        upgrades: &Arc<Upgrades>,
-    ) -> Poll<io::Result<Option<Trust>>> {
+        tls: &Arc<TlsAcceptor>,
+    ) -> Poll<io::Result<ServerSession>> {
         if self.deadline.as_mut().poll(cx).is_ready() {
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "it took too long")));
         }
         loop {
-            match &self.state {
+            match &mut self.state {
                 State::Admission => {
-                    if self.admitted.is_none() {
-                        self.admitted = Some(ready!(upgrades.poll_admit(cx, core.account.client())));
-                    }
-                    ready!(core.account.poll_take(cx, HANDSHAKE_BYTES));
+                    let admitted = ready!(tls.poll_admit(cx, &mut core.account));
                     let mut answer =
                         Encoder::try_new(&core.arena, 64).map_err(|e| io::Error::other(e.to_string()))?;
                     starttls(&mut answer, self.xid);
                     let answer = answer.finish().map_err(|e| io::Error::other(e.to_string()))?;
                     channel.writer.push(&answer, None).map_err(io::Error::other)?;
-                    self.state = State::Answer;
+                    self.state = State::Answer(Some(admitted));
                 }
-                State::Answer => {
+                State::Answer(admitted) => {
                     ready!(channel.poll_flush(cx))?;
-                    let Some(config) = upgrades.0.lock().config.clone() else {
-                        return Poll::Ready(Err(io::Error::other("the configuration has no TLS any more")));
+                    let Some(admitted) = admitted.take() else {
+                        return Poll::Ready(Err(io::ErrorKind::NotConnected.into()));
                     };
-                    let session = Session::server(&config)?;
-                    let mut handshaken = Handshaken::default();
-                    channel.upgrade(|stream| {
-                        let stream = TlsStream::new(stream, session);
-                        handshaken = stream.handshaken();
-                        Box::new(stream)
-                    });
-                    self.state = State::Handshake(handshaken, config);
+                    let accepting = admitted.begin(channel.take_stream(), &[Protocol::Rpc])?;
+                    self.state = State::Handshake(Box::new(accepting));
                 }
-                State::Handshake(handshaken, config) => {
-                    ready!(channel.poll_handshake(cx))?;
-                    let certificate = handshaken.client_certificate().cloned();
-                    // The rest is for the session: the peer decides how much of it is used, until the connection ends.
-                    let kept = SESSION_BYTES + certificate.as_ref().map_or(0, |c| c.bytes());
-                    core.account.replace(HANDSHAKE_BYTES, kept);
-                    let trust = certificate.map(|certificate| upgrades.prove(certificate, config));
-                    return Poll::Ready(Ok(trust));
+                State::Handshake(accepting) => {
+                    let Accepted { stream, session, .. } = ready!(accepting.poll(cx, &mut core.account))?;
+                    channel.set_stream(stream);
+                    return Poll::Ready(Ok(session));
                 }
             }
         }
@@ -262,6 +101,16 @@ pub enum StartTlsError {
     /// The connection was lost in the handshake.
     #[error("the connection was lost in the handshake of TLS: {0}")]
     Interrupted(io::Error),
+}
+
+impl From<io::Error> for StartTlsError {
+    /// The reason why [`TlsStream::connect`] failed.
+    fn from(e: io::Error) -> Self {
+        match TlsError::of(&e) {
+            Some(why) => Self::Handshake(why.clone()),
+            None => Self::Interrupted(e),
+        }
+    }
 }
 
 /// Longest answer to a probe: a header with the largest verifier.
@@ -310,13 +159,5 @@ pub async fn start_tls(
     if !offers_tls(&mut Decoder::from_bytes(&answer[4..want]), XID) {
         return Err(StartTlsError::NotOffered);
     }
-    let session = Session::client(config, name).map_err(StartTlsError::Handshake)?;
-    let mut stream = TlsStream::new(stream, session);
-    let failed = |e: io::Error| match TlsError::of(&e) {
-        Some(why) => StartTlsError::Handshake(why.clone()),
-        None => StartTlsError::Interrupted(e),
-    };
-    poll_fn(|cx| stream.poll_handshake(cx)).await.map_err(failed)?;
-    poll_fn(|cx| stream.poll_flush(cx)).await.map_err(failed)?;
-    Ok(Box::new(stream))
+    Ok(Box::new(TlsStream::connect(stream, config, name).await?))
 }

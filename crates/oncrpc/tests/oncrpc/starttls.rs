@@ -11,15 +11,14 @@ use millrace_admission::Budget;
 use millrace_oncrpc::{
     Credential, Dispatcher, Program, ReplySpec, Request, Transport, call_header,
     serving::ConnectionConfig,
-    tcp::{
-        StartTlsError, TcpClientConfig, TcpServer, TcpServerConfig, TcpStats, TcpTransport, Upgrades,
-        start_tls,
-    },
+    tcp::{StartTlsError, TcpClientConfig, TcpServer, TcpServerConfig, TcpStats, TcpTransport, start_tls},
 };
 use millrace_runtime::{
     ByteStream, MemoryStream, RuntimeExt, RuntimeRef, memory_stream, tokio_rt::TokioRuntime,
 };
-use millrace_tls::{ClientConfig, ClientFiles, PeerName, ServerConfig, ServerFiles, TlsError};
+use millrace_tls::{
+    ClientConfig, ClientFiles, PeerName, ServerConfig, ServerFiles, TlsAcceptor, TlsError, TlsStats,
+};
 use millrace_xdr::{Arena, Encoder};
 use rcgen::{CertificateParams, DnType, KeyPair};
 
@@ -52,7 +51,7 @@ fn run<F: Future<Output = ()>>(test: impl FnOnce(Bench) -> F) {
     let rt = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     rt.block_on(async {
         let (client, server) = configs();
-        let tls = Arc::new(Upgrades::default());
+        let tls = Arc::new(TlsAcceptor::default());
         tls.set(Some(server));
         test(Bench {
             rt: TokioRuntime::current(),
@@ -100,9 +99,8 @@ impl Bench {
     }
 
     fn counts(&self) -> (u64, u64, u64, u64) {
-        let of = |n: &std::sync::atomic::AtomicU64| n.load(Ordering::Relaxed);
-        let TcpStats { open_tls, open_mtls, tls_failed, malformed, .. } = &*self.stats;
-        (of(open_tls), of(open_mtls), of(tls_failed), of(malformed))
+        let TlsStats { open_tls, open_mtls, failed } = self.config.tls.stats();
+        (open_tls, open_mtls, failed, self.stats.malformed.load(Ordering::Relaxed))
     }
 }
 

@@ -26,6 +26,7 @@ use millrace_oncrpc::{
     serving::{Answer, CloseReason, Reservation, ServerConnection},
 };
 use millrace_runtime::{Instant, RuntimeExt, RuntimeRef, Sleep};
+use millrace_tls::ServerSession;
 use millrace_xdr::ItemPadding;
 use smallvec::SmallVec;
 
@@ -284,6 +285,13 @@ impl Responder {
         Ok(this)
     }
 
+    /// Records that the connection has TLS.
+    #[must_use]
+    pub fn secured(mut self, session: ServerSession) -> Self {
+        self.core.secured(session);
+        self
+    }
+
     /// Serves until the connection ends. Then the peer's resources are released at once. Calls in progress at
     /// the service are completed (a rename is not left unfinished), and their replies dropped.
     ///
@@ -320,7 +328,7 @@ impl Responder {
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), ConnectionError>> {
-        if self.core.poll_evicted(cx).is_ready() {
+        if self.core.poll_unwanted(cx).is_ready() {
             return Poll::Ready(Ok(()));
         }
         self.reverse.register(cx);

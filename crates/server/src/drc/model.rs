@@ -13,7 +13,8 @@ use futures::channel::oneshot;
 use millrace_buffer::{Arena, ArenaConfig};
 use millrace_nfs::v3::Status;
 use millrace_oncrpc::{
-    AuthStat, CallContext, Credential, Fault, MaybeReady, Message, Peer, TransportKind, call_header,
+    AuthStat, CallContext, Credential, Fault, MaybeReady, Message, Peer, TransportKind, TransportSecurity,
+    call_header,
 };
 use millrace_runtime::{BoxFuture, RuntimeExt, sync::Mutex, virtual_time::VirtualTime};
 use millrace_xdr::Encoder;
@@ -166,7 +167,13 @@ impl Model {
         let mut message = e.finish().unwrap();
         assert!(message.set_xid(xid));
         let addr = (addr, 900).into();
-        let peer = Peer { addr, local: addr, transport: TransportKind::Tcp, connection };
+        let peer = Peer {
+            addr,
+            local: addr,
+            transport: TransportKind::Tcp,
+            security: TransportSecurity::None,
+            connection,
+        };
         self.front.call(&peer, message, &self.arena)
     }
 

@@ -7,7 +7,9 @@ use std::{
 
 use futures::channel::oneshot;
 use millrace_buffer::{Arena, ArenaConfig};
-use millrace_oncrpc::{Credential, Message, Peer, ReplyHeader, ReplyStatus, TransportKind, call_header};
+use millrace_oncrpc::{
+    Credential, Message, Peer, ReplyHeader, ReplyStatus, TransportKind, TransportSecurity, call_header,
+};
 use millrace_runtime::{RuntimeExt, sync::Mutex, virtual_time::VirtualTime};
 use millrace_xdr::{Decoder, Views};
 
@@ -61,7 +63,7 @@ fn arena() -> Arena {
 
 fn peer(connection: u64) -> Peer {
     let addr = ([127, 0, 0, 1], 1000 + connection as u16).into();
-    Peer { addr, local: addr, transport: TransportKind::Tcp, connection }
+    Peer { addr, local: addr, transport: TransportKind::Tcp, security: TransportSecurity::None, connection }
 }
 
 fn call(arena: &Arena, xid: u32, proc: u32, args: u32) -> Message {

@@ -25,7 +25,7 @@ pub struct Protection {
 impl From<&Sender> for Protection {
     fn from(sender: &Sender) -> Self {
         let subject = sender.certificate.as_ref().map(|certificate| Arc::clone(&certificate.subject));
-        Self { security: sender.peer.transport.security(), subject }
+        Self { security: sender.peer.security, subject }
     }
 }
 

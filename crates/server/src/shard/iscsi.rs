@@ -10,9 +10,8 @@ use millrace_iscsi_target::{iser::IserTarget, tcp::TcpTarget};
 use millrace_rdma::{ConnectParams, ConnectionError, ConnectionInfo, Incoming, QueuePair};
 use millrace_rdma_providers::accept_iwarp;
 use millrace_runtime::{timeout, tokio_rt::TcpByteStream};
-use tokio::sync::watch;
 
-use super::{OpenStream, ShardWorker, StopSignal, stop_requested, unless_cancelled};
+use super::{OpenStream, ShardWorker, set_up::SetUp, stop_requested};
 
 /// The first byte of an MPA request, which begins with `MPA ID Req Frame` (RFC 5044, 7.1.1).
 const MPA_REQUEST: u8 = b'M';
@@ -27,7 +26,7 @@ pub(super) struct BlockConnection {
     peer: SocketAddr,
     connection: u64,
     account: Account,
-    stopped: watch::Receiver<StopSignal>,
+    set_up: SetUp,
 }
 
 impl ShardWorker {
@@ -47,7 +46,7 @@ impl ShardWorker {
             peer,
             connection: self.shared.connections.fetch_add(1, Ordering::Relaxed),
             account,
-            stopped: self.stopped.clone(),
+            set_up: self.set_up(),
         }
     }
 }
@@ -72,7 +71,7 @@ impl BlockConnection {
         let Some(stream) = self.open(open) else { return };
         let limit = self.target.limits.login_timeout;
         let first = timeout(&*self.target.rt, limit, stream.peek());
-        let Some(first) = unless_cancelled(first, &self.account, &self.stopped).await else { return };
+        let Some(first) = self.set_up.unless_cancelled(&self.account, first).await else { return };
         let (peer, stats) = (self.peer, &self.target.stats);
         match first {
             Some(Ok(Some(MPA_REQUEST))) => {
@@ -105,22 +104,22 @@ impl BlockConnection {
     }
 
     async fn tcp(self, stream: TcpByteStream) {
-        let Self { target, peer, connection, account, stopped, .. } = self;
+        let Self { target, peer, connection, account, set_up, .. } = self;
         tracing::info!(%peer, connection, "iSCSI connection up");
-        target.serve(Box::new(stream), account, stop_requested(stopped)).await;
+        target.serve(Box::new(stream), account, stop_requested(set_up.stopped)).await;
         tracing::info!(%peer, connection, "iSCSI connection down");
     }
 
     async fn iser(self, accept: impl Future<Output = Result<Box<dyn QueuePair>, ConnectionError>>) {
-        let Self { iser, peer, connection, account, stopped, .. } = self;
-        let qp = match unless_cancelled(accept, &account, &stopped).await {
+        let Self { iser, peer, connection, account, set_up, .. } = self;
+        let qp = match set_up.unless_cancelled(&account, accept).await {
             Some(Ok(qp)) => qp,
             Some(Err(e)) => return tracing::warn!(%peer, "iSER connection set-up failed: {e}"),
             None => return,
         };
         let ConnectionInfo { ird, ord, crc, .. } = *qp.info();
         tracing::info!(%peer, connection, ird, ord, crc, "iSER connection up");
-        iser.serve(qp, account, stop_requested(stopped)).await;
+        iser.serve(qp, account, stop_requested(set_up.stopped)).await;
         tracing::info!(%peer, connection, "iSER connection down");
     }
 }

@@ -6,12 +6,11 @@
 
 mod iscsi;
 mod probe;
+mod set_up;
 
 use std::{
-    future::poll_fn,
     io,
     net::SocketAddr,
-    pin::pin,
     sync::{Arc, atomic::Ordering},
     thread::JoinHandle,
     time::Duration,
@@ -26,7 +25,7 @@ use futures::{
 use millrace_admission::{Account, ClientAddr};
 use millrace_iscsi_target::{ConnectionLimits, TargetStats, tcp::TcpTarget};
 use millrace_oncrpc::{
-    Callbacks, Dispatcher, Peer, Program, Sampler, Service, TransportKind,
+    Callbacks, Dispatcher, Peer, Program, Sampler, Service, TransportKind, TransportSecurity,
     serving::{CloseStats, ConnectionConfig},
     stages::StageTimes,
     tcp::{TcpServer, TcpServerConfig, TcpStats},
@@ -50,6 +49,7 @@ use crate::{
 };
 
 pub(crate) use probe::Probe;
+use set_up::SetUp;
 
 /// `Some(grace)` after a request to stop the server.
 pub(crate) type StopSignal = Option<Duration>;
@@ -58,20 +58,6 @@ pub(crate) type StopSignal = Option<Duration>;
 pub(crate) async fn stop_requested(mut stopped: watch::Receiver<StopSignal>) {
     // An error means that the server handle was dropped, which also stops the server.
     drop(stopped.wait_for(Option::is_some).await);
-}
-
-/// Runs `setup` of a connection. `None` if the server is requested to stop, or the account is evicted.
-async fn unless_cancelled<T>(
-    setup: impl Future<Output = T>,
-    account: &Account,
-    stopped: &watch::Receiver<StopSignal>,
-) -> Option<T> {
-    let evicted = poll_fn(|cx| account.poll_evicted(cx));
-    let cancelled = select(Box::pin(stop_requested(stopped.clone())), evicted);
-    match select(pin!(setup), cancelled).await {
-        Either::Left((result, _)) => Some(result),
-        Either::Right(_) => None,
-    }
 }
 
 /// Registers a connection with the reactor of its shard.
@@ -299,7 +285,16 @@ impl ShardWorker {
 
     fn peer(&self, addr: SocketAddr, local: SocketAddr, transport: TransportKind) -> Peer {
         let connection = self.shared.connections.fetch_add(1, Ordering::Relaxed);
-        Peer { addr, local, transport, connection }
+        Peer { addr, local, transport, security: TransportSecurity::None, connection }
+    }
+
+    fn set_up(&self) -> SetUp {
+        SetUp {
+            tls: Arc::clone(&self.shared.tls),
+            rt: Arc::clone(&self.rt),
+            arena: self.shared.arena.clone(),
+            stopped: self.stopped.clone(),
+        }
     }
 
     /// Serves one connection.
@@ -386,13 +381,12 @@ impl ShardWorker {
             ..ConnectParams::default()
         });
         let service = self.service(addr.ip().into(), Callbacks::new(addr));
-        let (rt, arena) = (Arc::clone(&self.rt), self.shared.arena.clone());
         let (counters, stats) = (Arc::clone(&self.counters), Arc::clone(&self.rdma));
-        let stopped = self.stopped.clone();
+        let set_up = self.set_up();
         async move {
-            let accept = incoming.accept(Arc::clone(&rt), arena.clone(), params);
-            let qp = match unless_cancelled(accept, &account, &stopped).await {
-                Some(Ok(qp)) => qp,
+            let mut account = account;
+            let (qp, session) = match set_up.accept_rdma(incoming, params, &mut account).await {
+                Some(Ok(accepted)) => accepted,
                 Some(Err(e)) => return tracing::warn!(peer = %addr, "RDMA connection set-up failed: {e}"),
                 None => return,
             };
@@ -400,7 +394,13 @@ impl ShardWorker {
             let millrace_rdma::ConnectionInfo { ird, ord, crc, .. } = *qp.info();
             tracing::debug!(peer = %addr, connection = peer.connection, ird, ord, crc, "RDMA connection up");
             counters.opened(TransportKind::Rdma);
-            let served = match Responder::new(qp, peer, service, rt, arena, config, stats, account) {
+            let SetUp { rt, arena, stopped, .. } = set_up;
+            let responder = Responder::new(qp, peer, service, rt, arena, config, stats, account);
+            let responder = responder.map(|responder| match session {
+                Some(session) => responder.secured(session),
+                None => responder,
+            });
+            let served = match responder {
                 Ok(responder) => responder.run_until(stop_requested(stopped)).await,
                 Err(e) => Err(e),
             };

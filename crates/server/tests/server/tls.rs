@@ -1,7 +1,9 @@
 //! Exports that want TLS or certain certificates, and the replacement of the server's files.
 
 use std::{
+    io,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
@@ -14,17 +16,24 @@ use millrace_oncrpc::{
     AuthStat, RpcError,
     tcp::{StartTlsError, TcpClientConfig, TcpTransport, start_tls},
 };
-use millrace_runtime::tokio_rt::{TcpByteStream, TokioRuntime};
-use millrace_server::{
-    CertificateRule, Config, ExportConfig, Identity, Running, Server, ServerFiles, TransportSecurity,
+use millrace_rdma::ConnectionError;
+use millrace_rdma_providers::{ProviderChoice, connect_iwarp};
+use millrace_rpcrdma::{Requester, RequesterConfig};
+use millrace_runtime::{
+    ByteStream,
+    tokio_rt::{TcpByteStream, TokioRuntime},
 };
-use millrace_tls::{ClientConfig, ClientFiles, PeerName, TlsError};
+use millrace_server::{
+    CertificateRule, Config, ExportConfig, Identity, Running, Server, ServerFiles, TlsStats,
+    TransportSecurity,
+};
+use millrace_tls::{ClientConfig, ClientFiles, PeerName, Protocol, TlsError, TlsStream};
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateRevocationListParams, DnType, IsCa, Issuer, KeyIdMethod,
     KeyPair, KeyUsagePurpose, RevokedCertParams, SanType, date_time_ymd,
 };
 
-use crate::common::{Caller, Proto, arena, at, config, run, sys};
+use crate::common::{Caller, Proto, arena, at, config, rdma_at, run, sys};
 
 /// Writes a certificate that is its own authority, for these names; returns its files.
 fn issue(dir: &Path, file: &str, name: &str) -> ServerFiles {
@@ -37,9 +46,16 @@ fn issue(dir: &Path, file: &str, name: &str) -> ServerFiles {
     ServerFiles { certificate: at("pem"), key: at("key"), client_ca: None, client_crl: None }
 }
 
+/// The transports that can be encrypted.
+fn protos() -> &'static [Proto] {
+    // TLS is not possible on adapters.
+    if rdma_at().1 == ProviderChoice::Verbs { &[Proto::Tcp] } else { &[Proto::Tcp, Proto::Rdma] }
+}
+
 /// A caller over TLS that trusts the authorities in `ca` and has the certificate in `own`.
 async fn connect(
     server: &Running,
+    proto: Proto,
     name: &str,
     ca: &ServerFiles,
     own: Option<&ServerFiles>,
@@ -48,11 +64,32 @@ async fn connect(
     let files = ClientFiles { ca: Some(ca.certificate.clone()), certificate };
     let client = ClientConfig::load(&files).unwrap();
     let (rt, arena) = (TokioRuntime::current(), arena(64 << 20));
+    let name = PeerName::parse(name).unwrap();
+    if proto == Proto::Rdma {
+        let config = RequesterConfig::default();
+        let (addr, params) = (server.rdma_addr().unwrap(), config.connect_params());
+        let client = client.for_protocol(Protocol::Iwarp);
+        let secure = async |stream| match TlsStream::connect(stream, &client, &name).await {
+            Ok(stream) => Ok(Box::new(stream) as Box<dyn ByteStream>),
+            Err(e) => Err(Refused(e.into())),
+        };
+        let qp = connect_iwarp(Arc::clone(&rt), addr, params, secure).await.map_err(|e| e.0)?;
+        let transport = Requester::from_queue_pair(qp, Arc::clone(&rt), arena.clone(), config).unwrap();
+        return Ok(Caller { transport, arena, rt, cred: sys(0, 0) });
+    }
     let stream = TcpByteStream::connect(server.tcp_addr().unwrap()).await.unwrap();
-    let stream = start_tls(Box::new(stream), (100_003, 3), &client, &PeerName::parse(name).unwrap()).await?;
+    let stream = start_tls(Box::new(stream), (100_003, 3), &client, &name).await?;
     let limits = TcpClientConfig { timeout: Duration::from_secs(20), ..TcpClientConfig::default() };
     let transport = TcpTransport::start(stream, &rt, &arena, limits).unwrap();
     Ok(Caller { transport, arena, rt, cred: sys(0, 0) })
+}
+
+struct Refused(StartTlsError);
+
+impl From<ConnectionError> for Refused {
+    fn from(e: ConnectionError) -> Self {
+        Self(StartTlsError::Interrupted(io::Error::other(e)))
+    }
 }
 
 #[test]
@@ -66,15 +103,15 @@ fn files_of_an_export_with_tls_are_used_over_tls_only_and_mounted_in_the_clear()
         let server = Server::start(Config { tls: Some(files.clone()), ..config(&exports) }).unwrap();
         let clear = Caller::connect(&server, Proto::Tcp).await;
         let rdma = Caller::connect(&server, Proto::Rdma).await;
-        let tls = connect(&server, "nfs.test", &files, None).await.unwrap();
-        let mtls = connect(&server, "nfs.test", &files, Some(&client)).await.unwrap();
-        for (export, admitted) in [
-            ("/any", [true; 4]),
-            ("/tls", [false, false, true, true]),
-            ("/mtls", [false, false, false, true]),
-        ] {
+        let mut callers = vec![(clear.with(sys(0, 0)), 0), (rdma, 0)];
+        for proto in protos() {
+            callers.push((connect(&server, *proto, "nfs.test", &files, None).await.unwrap(), 1));
+            callers.push((connect(&server, *proto, "nfs.test", &files, Some(&client)).await.unwrap(), 2));
+        }
+        for (export, wanted) in [("/any", 0), ("/tls", 1), ("/mtls", 2)] {
             let root = clear.mount(export).await.unwrap();
-            for (caller, admitted) in [&clear, &rdma, &tls, &mtls].into_iter().zip(admitted) {
+            for (caller, protection) in &callers {
+                let admitted = *protection >= wanted;
                 let reply = caller.reply(Procedure::Getattr, &GetattrArgs { object: root }, 0).await;
                 match reply {
                     Ok(_) => assert!(admitted, "{export}"),
@@ -85,7 +122,8 @@ fn files_of_an_export_with_tls_are_used_over_tls_only_and_mounted_in_the_clear()
             }
         }
         let stats = server.stats();
-        assert_eq!((stats.open_tls, stats.open_mtls, stats.tls_failed), (1, 1, 0));
+        let open = protos().len() as u64;
+        assert_eq!(stats.tls, TlsStats { open_tls: open, open_mtls: open, failed: 0 });
         server.stop(Duration::from_secs(5)).await;
     });
 }
@@ -97,22 +135,26 @@ fn a_reload_replaces_the_certificate_for_later_connections() {
         let old = issue(dir.path(), "server", "old.test");
         let start = Config { tls: Some(old.clone()), ..config(&["/x=memory:8MiB,xprtsec=tls"]) };
         let mut server = Server::start(start.clone()).unwrap();
-        let before = connect(&server, "old.test", &old, None).await.unwrap();
+        let before = connect(&server, Proto::Tcp, "old.test", &old, None).await.unwrap();
         let root = before.mount("/x").await.unwrap();
         assert!(server.reload(&start).unwrap().changed.is_empty());
 
         issue(dir.path(), "server", "new.test"); // The same files.
         assert_eq!(server.reload(&start).unwrap().changed, ["tls"]);
         before.getattr(root).await.unwrap();
-        let e = connect(&server, "old.test", &old, None).await.err().unwrap();
+        let e = connect(&server, Proto::Tcp, "old.test", &old, None).await.err().unwrap();
         assert!(matches!(e, StartTlsError::Handshake(TlsError::Name { .. })), "{e}");
-        connect(&server, "new.test", &old, None).await.unwrap().getattr(root).await.unwrap();
+        for proto in protos() {
+            connect(&server, *proto, "new.test", &old, None).await.unwrap().getattr(root).await.unwrap();
+        }
 
         std::fs::remove_file(&old.key).unwrap();
         let e = server.reload(&start).unwrap_err().to_string();
         assert!(e.contains("server.key") && e.contains("No such file"), "{e}");
-        connect(&server, "new.test", &old, None).await.unwrap().getattr(root).await.unwrap();
-        assert_eq!(server.stats().tls_failed, 1);
+        for proto in protos() {
+            connect(&server, *proto, "new.test", &old, None).await.unwrap().getattr(root).await.unwrap();
+        }
+        assert_eq!(server.stats().tls.failed, 1);
         server.stop(Duration::from_secs(5)).await;
     });
 }
@@ -254,17 +296,20 @@ fn each_certificate_has_the_rights_of_the_first_rule_that_matches() {
 
         // Root is squashed, and may not create files then.
         let mut admin = None;
-        for (name, serial, expected) in [
-            ("admin", 1, (Ok(()), Ok(0), v4::Status::Ok)),
-            ("reader", 2, (Ok(()), Err(Status::RoFs), v4::Status::Ok)),
-            ("third", 0x1203, (Ok(()), Ok(0), v4::Status::Ok)),
-            ("other", 10, (Err(Status::Access), Err(Status::Access), v4::Status::Access)),
+        for (name, of_rdma, serial, expected) in [
+            ("admin", "admin over RDMA", 1, (Ok(()), Ok(0), v4::Status::Ok)),
+            ("reader", "reader over RDMA", 2, (Ok(()), Err(Status::RoFs), v4::Status::Ok)),
+            ("third", "third over RDMA", 0x1203, (Ok(()), Ok(0), v4::Status::Ok)),
+            ("other", "other over RDMA", 10, (Err(Status::Access), Err(Status::Access), v4::Status::Access)),
         ] {
             let own = ca.issue(name, serial);
-            let caller = connect(&server, "nfs.test", &files, Some(&own)).await.unwrap();
-            assert_eq!(attempt(&caller, root, name).await, expected, "{name}");
-            if name == "admin" {
-                admin = Some(caller);
+            for proto in protos() {
+                let caller = connect(&server, *proto, "nfs.test", &files, Some(&own)).await.unwrap();
+                let owner: &'static str = if *proto == Proto::Tcp { name } else { of_rdma };
+                assert_eq!(attempt(&caller, root, owner).await, expected, "{owner}");
+                if name == "admin" {
+                    admin = Some(caller);
+                }
             }
         }
 
@@ -276,22 +321,34 @@ fn each_certificate_has_the_rights_of_the_first_rule_that_matches() {
         let refused = (Err(Status::Access), Err(Status::Access), v4::Status::Access);
         assert_eq!(attempt(&admin, root, "admin again").await, refused);
         let state = server.nfs4_state();
-        let found: Vec<_> =
-            state.clients(None, 9).iter().map(|c| (c.owner.clone(), state.protection(c.id.number))).collect();
+        let found: Vec<_> = state
+            .clients(None, 20)
+            .iter()
+            .map(|c| (c.owner.clone(), state.protection(c.id.number)))
+            .collect();
         let protection = |owner: &str| {
             let found =
                 found.iter().find(|(found, _)| **found == *owner.as_bytes()).and_then(|(_, p)| p.clone());
             found.map(|p| (p.security, p.subject.map(|s| s.to_string())))
         };
         assert_eq!(protection("clear"), Some((TransportSecurity::None, None)));
-        assert_eq!(protection("reader"), Some((TransportSecurity::Mtls, Some("CN=reader".into()))));
+        for owner in ["reader", "reader over RDMA"].into_iter().take(protos().len()) {
+            let expected = Some((TransportSecurity::Mtls, Some("CN=reader".into())));
+            assert_eq!(protection(owner), expected, "{owner}");
+        }
         server.stop(Duration::from_secs(5)).await;
     });
 }
 
 #[test]
 fn a_reload_ends_sessions_whose_certificate_is_not_trusted_any_more() {
-    run(async {
+    for proto in protos() {
+        sessions_end(*proto);
+    }
+}
+
+fn sessions_end(proto: Proto) {
+    run(async move {
         let dir = tempfile::tempdir().unwrap();
         let ca = Authority::new(dir.path());
         let mut files = issue(dir.path(), "server", "nfs.test");
@@ -300,7 +357,7 @@ fn a_reload_ends_sessions_whose_certificate_is_not_trusted_any_more() {
         let mut server = Server::start(start.clone()).unwrap();
         let (a, b) = (ca.issue("a", 1), ca.issue("b", 2));
         let [on_a, on_b, anonymous] =
-            [Some(&a), Some(&b), None].map(|own| connect(&server, "nfs.test", &files, own));
+            [Some(&a), Some(&b), None].map(|own| connect(&server, proto, "nfs.test", &files, own));
         let (on_a, on_b, anonymous) = (on_a.await.unwrap(), on_b.await.unwrap(), anonymous.await.unwrap());
         let root = on_a.mount("/x").await.unwrap();
         for caller in [&on_b, &anonymous] {
@@ -315,7 +372,7 @@ fn a_reload_ends_sessions_whose_certificate_is_not_trusted_any_more() {
         for caller in [&on_b, &anonymous] {
             caller.getattr(root).await.unwrap();
         }
-        let again = connect(&server, "nfs.test", &files, Some(&a)).await;
+        let again = connect(&server, proto, "nfs.test", &files, Some(&a)).await;
         if let Ok(again) = again {
             // A client receives the refusal after its own handshake.
             assert!(again.reply(Procedure::Getattr, &GetattrArgs { object: root }, 0).await.is_err());
@@ -329,7 +386,8 @@ fn a_reload_ends_sessions_whose_certificate_is_not_trusted_any_more() {
         }
         anonymous.getattr(root).await.unwrap();
         let stats = server.stats();
-        assert_eq!((stats.tcp.untrusted, stats.tls_failed, stats.open_mtls, stats.open_tls), (2, 1, 0, 1));
+        let closed = if proto == Proto::Tcp { stats.tcp.untrusted } else { stats.rdma.untrusted };
+        assert_eq!((closed, stats.tls), (2, TlsStats { open_tls: 1, open_mtls: 0, failed: 1 }));
         server.stop(Duration::from_secs(5)).await;
     });
 }

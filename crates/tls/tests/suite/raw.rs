@@ -2,7 +2,7 @@
 
 use std::{io::IoSliceMut, sync::Arc};
 
-use millrace_tls::{ClientFiles, PeerName, Session, TlsError};
+use millrace_tls::{ClientFiles, PeerName, Protocol, Session, TlsError};
 use ring::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use rustls::{
     ClientConnection, Connection, ConnectionTrafficSecrets, RootCertStore, ServerConnection,
@@ -128,17 +128,25 @@ fn record(kind: u8, content: &[u8], padding: usize) -> Vec<u8> {
 }
 
 #[test]
-fn other_protocols_are_refused_and_none_is_accepted() {
+fn other_protocols_are_refused_and_none_is_accepted_for_rpc() {
     let ca = Authority::new();
-    let server = ca.server(&["nfs.test"], |_| {});
-    for (alpn, expected) in [
-        (&[][..], Ok(())), // Linux.
-        (&[&b"h2"[..], b"sunrpc"], Ok(())),
-        (&[b"h2"], Err(TlsError::Protocol)),
+    let rpc = ca.server(&["nfs.test"], |_| {});
+    let direct = rpc.for_protocols(&[Protocol::Iwarp, Protocol::Iscsi]);
+    let refused = Err(TlsError::Protocol);
+    for (server, alpn, expected) in [
+        (&rpc, &[][..], Ok(None)), // Linux.
+        (&rpc, &[&b"h2"[..], b"sunrpc"], Ok(Some(Protocol::Rpc))),
+        (&rpc, &[b"h2"], refused.clone()),
+        (&rpc, &[b"millrace-iwarp/1"], refused.clone()),
+        (&direct, &[b"millrace-iwarp/1"], Ok(Some(Protocol::Iwarp))),
+        (&direct, &[b"millrace-iscsi/1"], Ok(Some(Protocol::Iscsi))),
+        (&direct, &[b"sunrpc"], refused.clone()),
+        (&direct, &[], refused),
     ] {
-        let (mut session, mut peer) = (Session::server(&server).unwrap(), rustls_client(&ca, alpn, None));
-        assert_eq!(shake(&mut peer, &mut session), expected, "{alpn:?}");
-        if expected.is_err() {
+        let (mut session, mut peer) = (Session::server(server).unwrap(), rustls_client(&ca, alpn, None));
+        let result = shake(&mut peer, &mut session).map(|()| session.protocol());
+        assert_eq!(result, expected, "{alpn:?}");
+        if expected.is_err() && !alpn.is_empty() {
             let answer = take(&mut session);
             peer.read_tls(&mut &answer[..]).unwrap();
             let alert = rustls::Error::AlertReceived(rustls::AlertDescription::NoApplicationProtocol);

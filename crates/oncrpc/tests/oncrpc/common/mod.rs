@@ -14,7 +14,7 @@ use std::{
 use millrace_buffer::ArenaConfig;
 use millrace_oncrpc::{
     AuthStat, CallContext, CallHeader, Credential, Fault, MaybeReady, Outcome, Peer, Plan, Program,
-    SMALL_CALL, SMALL_REPLY, TransportKind,
+    SMALL_CALL, SMALL_REPLY, TransportKind, TransportSecurity,
 };
 use millrace_runtime::{RuntimeExt, RuntimeRef};
 use millrace_xdr::{Arena, Decoder, Encoder};
@@ -25,7 +25,13 @@ pub fn arena() -> Arena {
 
 pub fn peer() -> Peer {
     let addr = |port| std::net::SocketAddr::from(([127, 0, 0, 1], port));
-    Peer { addr: addr(900), local: addr(2049), transport: TransportKind::Tcp, connection: 1 }
+    Peer {
+        addr: addr(900),
+        local: addr(2049),
+        transport: TransportKind::Tcp,
+        security: TransportSecurity::None,
+        connection: 1,
+    }
 }
 
 /// Program 100003 in versions 3 and 4. Procedures: 0 NULL; 1 doubles a number; 2 doubles it in a task; 3 to 5

@@ -20,7 +20,7 @@ use millrace_admission::Account;
 use millrace_buffer::{Arena, ArenaConfig, Views};
 use millrace_oncrpc::{
     AcceptError, CallContext, Callbacks, MaybeReady, Message, Peer, Plan, Reply, ReplyHeader, ReplySpec,
-    ReplyStatus, Request, RpcError, SMALL_REPLY, Service, Transport, TransportKind,
+    ReplyStatus, Request, RpcError, SMALL_REPLY, Service, Transport, TransportKind, TransportSecurity,
 };
 use millrace_rdma::{ConnectParams, QueuePair};
 use millrace_rdma_providers::ProviderChoice;
@@ -187,7 +187,13 @@ pub async fn echo(to: &Arc<Requester>, arena: &Arena, ask: Ask) {
 }
 
 pub fn peer(qp: &dyn QueuePair) -> Peer {
-    Peer { addr: qp.info().peer, local: qp.info().local, transport: TransportKind::Rdma, connection: 1 }
+    Peer {
+        addr: qp.info().peer,
+        local: qp.info().local,
+        transport: TransportKind::Rdma,
+        security: TransportSecurity::None,
+        connection: 1,
+    }
 }
 
 /// A running responder with the echo service.
