@@ -78,7 +78,7 @@ fn everything_on(example: &str) -> String {
 
 #[test]
 fn the_example_has_every_key_with_its_default() {
-    let example = include_str!("../../../../contrib/millrace.toml");
+    let example = include_str!("../../../../packaging/millrace.toml");
     let plain: Config = example.parse().unwrap();
     let full: Config = everything_on(example).parse().unwrap();
     full.check().unwrap();

@@ -143,7 +143,7 @@ fn the_transcript_in_the_readme_matches_its_quick_start() {
     let commands: Vec<_> = blocks[0].lines().skip(1).collect();
     assert_eq!((commands.len(), blocks[0].starts_with("sh\n")), (4, true));
     let typed: Vec<_> = blocks[1].lines().filter_map(|l| l.strip_prefix("$ ")).collect();
-    assert_eq!(typed[..3], commands[1..], "contrib/transcript --write makes it again");
+    assert_eq!(typed[..3], commands[1..], "tools/transcript --write makes it again");
     assert!(blocks[1].contains("\nready rdma="), "{}", blocks[1]);
 }
 

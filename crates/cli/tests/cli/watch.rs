@@ -79,12 +79,12 @@ fn queried(value: &serde_json::Value, names: &mut BTreeSet<String>) {
 
 #[test]
 fn the_metrics_of_the_dashboard_and_the_alerts_exist() {
-    let dashboard = include_str!("../../../../contrib/grafana/millrace.json");
+    let dashboard = include_str!("../../../../packaging/grafana/millrace.json");
     let mut names = BTreeSet::new();
     queried(&serde_json::from_str(dashboard).unwrap(), &mut names);
     assert!(names.len() > 30, "{names:?}");
     let of_dashboard = names.len();
-    names.extend(named(include_str!("../../../../contrib/prometheus/millrace.rules.yml")));
+    names.extend(named(include_str!("../../../../packaging/prometheus/millrace.rules.yml")));
     assert!(names.len() > of_dashboard + 4, "{names:?}");
     let mut args = vec!["--export", "/m=memory:16MiB", "--metrics", "127.0.0.1:0"];
     args.extend(["--listen-iscsi", "127.0.0.1:0", "--lun", "disk=/m/disk,size=1MiB"]);

@@ -16,8 +16,8 @@ use crate::{
     program::{self, Background, Output},
 };
 
-const FILE: &str = include_str!("../../../../contrib/container/Containerfile");
-const CONFIGURATION: &str = include_str!("../../../../contrib/container/millrace.toml");
+const FILE: &str = include_str!("../../../../packaging/container/Containerfile");
+const CONFIGURATION: &str = include_str!("../../../../packaging/container/millrace.toml");
 /// Time limit of the health check.
 const CHECK_LIMIT: Duration = Duration::from_secs(30);
 

@@ -1,5 +1,5 @@
 //! Programs of other projects on the host: those of QEMU use a disk of Millrace's target, and the same disk through the
-//! NBD socket of `millrace blk attach`, as does fio with the recipe in `contrib/fio`. `millrace blk` uses a disk of tgt.
+//! NBD socket of `millrace blk attach`, as does fio with the recipe in `tools/fio`. `millrace blk` uses a disk of tgt.
 
 use std::{fs, time::Duration};
 
@@ -92,7 +92,7 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 /// The recipe for fio on the NBD socket.
-const RECIPE: &str = include_str!("../../../../../contrib/fio/nbd.fio");
+const RECIPE: &str = include_str!("../../../../../tools/fio/nbd.fio");
 
 fn qemu(lab: &mut Lab, setup: Setup) -> Result<()> {
     let recipe = RECIPE.replace("size=256m", "size=128m").replace("runtime=5", "runtime=1");
