@@ -1,6 +1,6 @@
 //! The users of RPCSEC_GSS (RFC 2203), and how their calls are protected.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, str::FromStr, sync::Arc};
 
 use smallvec::SmallVec;
 
@@ -32,6 +32,52 @@ impl fmt::Display for Protection {
             Self::Integrity => "krb5i",
             Self::Privacy => "krb5p",
         })
+    }
+}
+
+/// A security flavor. The text form is that of nfs(5) and exports(5) (`sec`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum SecurityFlavor {
+    /// `sys`: AUTH_SYS, the ids that the client states.
+    #[default]
+    Sys,
+    /// `krb5`, `krb5i`, `krb5p`: RPCSEC_GSS with Kerberos 5.
+    Kerberos(Protection),
+}
+
+impl SecurityFlavor {
+    /// All.
+    pub const ALL: [Self; 4] = [
+        Self::Sys,
+        Self::Kerberos(Protection::Authentication),
+        Self::Kerberos(Protection::Integrity),
+        Self::Kerberos(Protection::Privacy),
+    ];
+
+    /// The number in the results of MNT (RFC 2623 section 2.3.1.2).
+    pub const fn number(self) -> u32 {
+        match self {
+            Self::Sys => 1,
+            Self::Kerberos(protection) => 390_002 + protection as u32,
+        }
+    }
+}
+
+impl fmt::Display for SecurityFlavor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sys => f.write_str("sys"),
+            Self::Kerberos(protection) => protection.fmt(f),
+        }
+    }
+}
+
+impl FromStr for SecurityFlavor {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|flavor| flavor.to_string() == s);
+        found.ok_or_else(|| format!("`{s}` is not a security flavor: write sys, krb5, krb5i or krb5p"))
     }
 }
 

@@ -25,7 +25,7 @@ pub use calling::{
     PendingCall, Submissions, Transport, Waiter,
 };
 pub use dispatch::Dispatcher;
-pub use identity::{GssCaller, GssIdentity, Protection, UserIds};
+pub use identity::{GssCaller, GssIdentity, Protection, SecurityFlavor, UserIds};
 pub use message::{
     AcceptError, AuthStat, AuthSys, CallHeader, CallHeaderError, Credential, EncodedCredential,
     MAX_AUTH_BODY, MSG_CALL, MSG_REPLY, RPC_VERSION, ReplyHeader, ReplyStatus, RpcMismatch,

@@ -349,6 +349,23 @@ pub struct ReplyHeader {
     pub status: ReplyStatus,
 }
 
+/// The header of an accepted reply, with its verifier.
+pub(crate) struct Accepted<'a> {
+    pub(crate) flavor: u32,
+    pub(crate) verifier: &'a [u8],
+    pub(crate) status: ReplyStatus,
+}
+
+impl<'a> Decode<'a> for Accepted<'a> {
+    fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError> {
+        d.u32()?;
+        expect(d, MSG_REPLY)?;
+        expect(d, MSG_ACCEPTED)?;
+        let (flavor, _, verifier) = auth_body(d)?;
+        Ok(Self { flavor, verifier, status: accepted_status(d)? })
+    }
+}
+
 impl Encode for ReplyHeader {
     /// Encodes the header, with an AUTH_NONE verifier if the call was accepted.
     fn encode(&self, e: &mut Encoder) {

@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 
 use millrace_xdr::{Buffer, Message};
 
-use crate::{AcceptError, AuthStat, ReplyHeader, ReplyStatus, RpcMismatch, Stages};
+use crate::{AcceptError, AuthStat, ReplyHeader, ReplyStatus, RpcMismatch, Stages, gss::CallSeal};
 
 /// The reason why a call has no results.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -74,6 +74,8 @@ pub struct Request {
     /// request cache recognizes it. A transport rejects the XID of an open call with [`RpcError::Local`].
     /// `None`: the transport selects the XID.
     pub xid: Option<u32>,
+    /// What protects the call and its reply, which are encoded with an AUTH_NONE credential; `None`: nothing.
+    pub seal: Option<CallSeal>,
     /// Stages of the call.
     pub stages: Stages,
 }
@@ -81,7 +83,7 @@ pub struct Request {
 impl Request {
     /// Creates a call whose XID the transport selects, without recording of stages.
     pub fn new(message: Message, reply: ReplySpec) -> Self {
-        Self { message, reply, xid: None, stages: Stages::NONE }
+        Self { message, reply, xid: None, seal: None, stages: Stages::NONE }
     }
 }
 

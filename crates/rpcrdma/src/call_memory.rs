@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 
 use millrace_buffer::Buffer;
-use millrace_oncrpc::{Stage, Stages};
+use millrace_oncrpc::{Stage, Stages, gss::ReplyCheck};
 use smallvec::SmallVec;
 
 use millrace_rdma::{
@@ -53,6 +53,8 @@ pub(crate) struct CallMemory {
     pub(crate) max_head: usize,
     /// Stages of the call.
     pub(crate) stages: Stages,
+    /// For the reply to a protected call.
+    pub(crate) check: Option<ReplyCheck>,
 }
 
 /// The unmapped memory of a call's results.

@@ -2,9 +2,9 @@
 
 use std::net::{SocketAddr, ToSocketAddrs};
 
-use crate::{
-    Config, ExportConfig, InvalidSetting, SecurityFlavor, Squash, TargetSettings, client_rule::Hosts,
-};
+use millrace_oncrpc::SecurityFlavor;
+
+use crate::{Config, ExportConfig, InvalidSetting, Squash, TargetSettings, client_rule::Hosts};
 
 impl Config {
     /// The settings of which a start of the server warns in its log. Looks up the names of hosts.

@@ -73,7 +73,7 @@ pub use reload::Reloaded;
 pub use research::Research;
 #[cfg(feature = "research")]
 pub use research::{ExposedBuffers, Exposure};
-pub use security::{SecurityFlavor, SecurityFlavors};
+pub use security::SecurityFlavors;
 pub use server::{Running, Server};
 pub use stats_sources::StatsReader;
 pub use target_settings::{LunSettings, TargetSettings, target_name};

@@ -7,7 +7,7 @@ use millrace_nfs::mount::{
     encode_mnt,
 };
 use millrace_nfs::v3::FileHandle;
-use millrace_oncrpc::{AuthStat, CallContext, Fault, MaybeReady, Outcome, Peer, Program};
+use millrace_oncrpc::{AuthStat, CallContext, Fault, MaybeReady, Outcome, Peer, Program, SecurityFlavor};
 use millrace_runtime::sync::Mutex;
 use millrace_vfs::{FileKind, FsError, Handle, Identity};
 use millrace_xdr::Encoder;
@@ -17,7 +17,6 @@ use crate::{
     Backend,
     export::{AccessDenial, Export, ExportTable, strip_export},
     metrics::ShardCounters,
-    security::SecurityFlavor,
 };
 
 /// The flavor of callers without a credential (RFC 5531 section 8.1).

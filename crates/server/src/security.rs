@@ -2,62 +2,22 @@
 
 use std::{fmt, str::FromStr};
 
-use millrace_nfs::v4::{Opaque, Secinfo};
-use millrace_oncrpc::{Credential, Protection};
+use millrace_nfs::v4::Secinfo;
+use millrace_oncrpc::{Credential, SecurityFlavor};
 
-/// The object identifier of Kerberos 5, 1.2.840.113554.1.2.2 (RFC 1964 section 1).
-const KERBEROS: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x12, 1, 2, 2];
-
-/// A security flavor. The text form is that of exports(5).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum SecurityFlavor {
-    /// `sys`: AUTH_SYS, the ids that the client states.
-    Sys,
-    /// `krb5`, `krb5i`, `krb5p`: RPCSEC_GSS with Kerberos 5.
-    Kerberos(Protection),
-}
-
-impl SecurityFlavor {
-    const ALL: [Self; 4] = [
-        Self::Sys,
-        Self::Kerberos(Protection::Authentication),
-        Self::Kerberos(Protection::Integrity),
-        Self::Kerberos(Protection::Privacy),
-    ];
-
-    /// The number in the results of MNT (RFC 2623 section 2.3.1.2).
-    pub(crate) fn number(self) -> u32 {
-        match self {
-            Self::Sys => 1,
-            Self::Kerberos(protection) => 390_002 + protection as u32,
-        }
-    }
-
-    /// The form in the results of SECINFO.
-    pub(crate) fn secinfo(self) -> Secinfo<'static> {
-        match self {
-            Self::Sys => Secinfo::SYS,
-            Self::Kerberos(protection) => {
-                Secinfo::Gss { oid: Opaque(KERBEROS), qop: 0, service: protection as u32 }
-            }
-        }
-    }
-
-    /// Position in a set.
-    fn bit(self) -> u8 {
-        match self {
-            Self::Sys => 1,
-            Self::Kerberos(protection) => 1 << protection as u8,
-        }
+/// The form of a flavor in the results of SECINFO.
+pub(crate) fn secinfo(flavor: SecurityFlavor) -> Secinfo<'static> {
+    match flavor {
+        SecurityFlavor::Sys => Secinfo::SYS,
+        SecurityFlavor::Kerberos(protection) => Secinfo::kerberos(protection as u32),
     }
 }
 
-impl fmt::Display for SecurityFlavor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Sys => f.write_str("sys"),
-            Self::Kerberos(protection) => protection.fmt(f),
-        }
+/// Position of a flavor in a set.
+fn bit(flavor: SecurityFlavor) -> u8 {
+    match flavor {
+        SecurityFlavor::Sys => 1,
+        SecurityFlavor::Kerberos(protection) => 1 << protection as u8,
     }
 }
 
@@ -73,7 +33,7 @@ pub struct SecurityFlavors {
 
 impl Default for SecurityFlavors {
     fn default() -> Self {
-        Self { list: [SecurityFlavor::Sys; 4], len: 1, set: SecurityFlavor::Sys.bit() }
+        Self { list: [SecurityFlavor::Sys; 4], len: 1, set: bit(SecurityFlavor::Sys) }
     }
 }
 
@@ -85,17 +45,14 @@ impl SecurityFlavors {
     pub fn parse<'l>(flavors: impl IntoIterator<Item = &'l str>) -> Result<Self, String> {
         let mut found: Option<Self> = None;
         for text in flavors {
-            let flavor = SecurityFlavor::ALL.into_iter().find(|flavor| flavor.to_string() == text);
-            let flavor = flavor.ok_or_else(|| {
-                format!("`{text}` is not a security flavor: write sys, krb5, krb5i or krb5p")
-            })?;
+            let flavor: SecurityFlavor = text.parse()?;
             let mut all = found.unwrap_or(Self { list: [flavor; 4], len: 0, set: 0 });
-            if all.set & flavor.bit() != 0 {
+            if all.set & bit(flavor) != 0 {
                 return Err(format!("sec has {flavor} twice"));
             }
             all.list[usize::from(all.len)] = flavor;
             all.len += 1;
-            all.set |= flavor.bit();
+            all.set |= bit(flavor);
             found = Some(all);
         }
         found.ok_or_else(|| "sec is empty: write sys, krb5, krb5i or krb5p".into())
@@ -108,7 +65,7 @@ impl SecurityFlavors {
 
     /// Whether one of them uses Kerberos.
     pub(crate) fn has_kerberos(&self) -> bool {
-        self.set & !SecurityFlavor::Sys.bit() != 0
+        self.set & !bit(SecurityFlavor::Sys) != 0
     }
 
     /// Whether the flavor of a call is one of them.
@@ -119,15 +76,15 @@ impl SecurityFlavors {
             Credential::Gss(gss) => SecurityFlavor::Kerberos(gss.protection),
             Credential::None | Credential::Other(_) => return false,
         };
-        self.set & flavor.bit() != 0
+        self.set & bit(flavor) != 0
     }
 
     /// These, and those of `other` that are missing.
     pub(crate) fn union(mut self, other: &Self) -> Self {
-        for flavor in other.iter().filter(|flavor| self.set & flavor.bit() == 0).collect::<Vec<_>>() {
+        for flavor in other.iter().filter(|flavor| self.set & bit(*flavor) == 0).collect::<Vec<_>>() {
             self.list[usize::from(self.len)] = flavor;
             self.len += 1;
-            self.set |= flavor.bit();
+            self.set |= bit(flavor);
         }
         self
     }

@@ -136,11 +136,28 @@ pub enum Secinfo<'a> {
     },
 }
 
+/// The object identifier of Kerberos 5, 1.2.840.113554.1.2.2 (RFC 1964 section 1).
+const KERBEROS: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x12, 1, 2, 2];
+
 impl Secinfo<'_> {
     /// AUTH_NONE.
     pub const NONE: Self = Self::Flavor(flavor::NONE);
     /// AUTH_SYS.
     pub const SYS: Self = Self::Flavor(flavor::SYS);
+
+    /// Kerberos 5 with a protection: 1 none, 2 integrity, 3 privacy.
+    pub const fn kerberos(service: u32) -> Self {
+        Self::Gss { oid: Opaque(KERBEROS), qop: 0, service }
+    }
+
+    /// The number of the flavor in the results of MNT (RFC 2623 section 2.3.1.2); `None` for other mechanisms.
+    pub fn number(&self) -> Option<u32> {
+        match self {
+            Self::Flavor(flavor) => Some(*flavor),
+            Self::Gss { oid, service: service @ 1..=3, .. } if oid.0 == KERBEROS => Some(390_002 + service),
+            Self::Gss { .. } => None,
+        }
+    }
 }
 
 impl Encode for Secinfo<'_> {

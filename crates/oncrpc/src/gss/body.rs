@@ -1,8 +1,8 @@
-//! The protected arguments of a call (RFC 2203 section 5.3.2.2 and 5.3.2.3).
+//! The protected arguments of a call (RFC 2203 sections 5.3.2.2 and 5.3.2.3), or results of a reply: its content.
 //!
 //! ```text
-//! integrity  length, sequence number, arguments; length, MIC of sequence number and arguments
-//! privacy    length, encryption of sequence number and arguments; 0 to 3 bytes of padding
+//! integrity  length, sequence number, content; length, MIC of sequence number and content
+//! privacy    length, encryption of sequence number and content; 0 to 3 bytes of padding
 //! ```
 
 use std::ops::Range;
@@ -17,21 +17,21 @@ use crate::Protection;
 /// Bytes of the longest MIC, and a length.
 const MAX_CHECKSUM: usize = 4 + 40;
 
-/// Why arguments cannot be opened.
+/// Why a content cannot be opened or protected.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum BodyError {
-    /// They are malformed, or not those that the client has signed.
+    /// It is malformed, or not that which the peer has signed.
     #[error("{0}")]
     Invalid(&'static str),
-    /// There is no memory for them.
+    /// There is no memory for it.
     #[error(transparent)]
     Memory(#[from] OutOfMemory),
 }
 
 use BodyError::Invalid;
 
-/// Opens the arguments from the position `at` of `message` on, and returns their positions. Encrypted ones are decrypted where
-/// they are, or in memory of `arena` if they have other owners.
+/// Opens the content from the position `at` of `message` on, and returns its positions. An encrypted one is decrypted where
+/// it is, or in memory of `arena` if it has other owners.
 pub(super) fn open(
     message: &mut Message,
     at: usize,
@@ -45,27 +45,27 @@ pub(super) fn open(
     }
     // RFC 8166 section 3.4.1: what is inside of an opaque cannot be placed.
     if !message.payloads.is_empty() || message.padding.is_some() {
-        return Err(Invalid("a transport has removed a part of the protected arguments"));
+        return Err(Invalid("a transport has removed a part of the protected data"));
     }
-    let length = read::<4>(&message.head, at).map(u32::from_be_bytes).ok_or(Invalid("no arguments"))?;
+    let length = read::<4>(&message.head, at).map(u32::from_be_bytes).ok_or(Invalid("no protected data"))?;
     let body = at + 4;
     let end = usize::try_from(length).ok().and_then(|length| body.checked_add(length));
-    let end = end.filter(|end| *end <= message.head.len()).ok_or(Invalid("a length beyond the call"))?;
+    let end = end.filter(|end| *end <= message.head.len()).ok_or(Invalid("a length beyond the message"))?;
     let opened = match protection {
         Protection::Integrity => verify(&message.head, body..end, keys)?,
         _ => decrypt(message, body..end, keys, arena)?,
     };
-    let arguments = opened.start + 4..opened.end;
-    if arguments.is_empty() && arguments.start != arguments.end
-        || message.head.iter().next().is_none_or(|view| view.len() < arguments.start)
+    let content = opened.start + 4..opened.end;
+    if content.is_empty() && content.start != content.end
+        || message.head.iter().next().is_none_or(|view| view.len() < content.start)
     {
-        return Err(Invalid("arguments without a sequence number"));
+        return Err(Invalid("protected data without a sequence number"));
     }
     let inner = read::<4>(&message.head, opened.start).map(u32::from_be_bytes);
     inner
         .filter(|inner| *inner == sequence)
-        .map(|_| arguments)
-        .ok_or(Invalid("the arguments are those of another call"))
+        .map(|_| content)
+        .ok_or(Invalid("the protected data is that of another call"))
 }
 
 /// The bytes at a position.
@@ -79,11 +79,11 @@ fn read<const N: usize>(views: &Views, at: usize) -> Option<[u8; N]> {
     Some(bytes)
 }
 
-/// Verifies signed arguments, over the views in which they were received.
+/// Verifies a signed content, over the views in which they were received.
 fn verify(head: &Views, body: Range<usize>, keys: &Context) -> Result<Range<usize>, BodyError> {
     let rest = head.len() - body.end;
     if !body.len().is_multiple_of(4) || !(4..=MAX_CHECKSUM).contains(&rest) {
-        return Err(Invalid("no checksum after the arguments"));
+        return Err(Invalid("no checksum after the protected data"));
     }
     let mut checksum = [0; MAX_CHECKSUM];
     head.slice(body.end, rest).copy_to(&mut checksum);
@@ -92,7 +92,7 @@ fn verify(head: &Views, body: Range<usize>, keys: &Context) -> Result<Range<usiz
     let token = token.ok_or(Invalid("a malformed checksum"))?;
     let signed = head.slice(body.start, body.len());
     keys.verify(signed.iter().map(|view| &view[..]), token)
-        .map_err(|_| Invalid("the checksum of the arguments is wrong"))?;
+        .map_err(|_| Invalid("the checksum of the protected data is wrong"))?;
     Ok(body)
 }
 
@@ -103,7 +103,7 @@ fn decrypt(
     arena: &Arena,
 ) -> Result<Range<usize>, BodyError> {
     if message.head.len() - body.end != pad(body.len()) {
-        return Err(Invalid("bytes after the encrypted arguments"));
+        return Err(Invalid("bytes after the encrypted data"));
     }
     let plain = match unwrap(&mut message.head, &body, keys) {
         Some(plain) => plain,
@@ -112,8 +112,7 @@ fn decrypt(
             unwrap(&mut message.head, &body, keys).ok_or(Invalid("memory with other owners"))?
         }
     };
-    let plain =
-        plain.map_err(|_| Invalid("the encrypted arguments are not those that the client has sealed"))?;
+    let plain = plain.map_err(|_| Invalid("the encrypted data is not that which the peer has sealed"))?;
     Ok(body.start + plain.start..body.start + plain.end)
 }
 

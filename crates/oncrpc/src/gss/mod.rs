@@ -5,9 +5,11 @@
 //! blocks and loads a library.
 //!
 //! At a server, `GssServer::receive` turns a received call into one as from AUTH_SYS: its credential is the user of the
-//! context, and its arguments are in the clear. `Seal` does the reverse with the reply. Programs see neither.
+//! context, and its arguments are in the clear. `Seal` does the reverse with the reply. Programs see neither. At a client,
+//! [`GssClient`] has the context of a user, and a transport applies the [`CallSeal`] of a call.
 
 mod body;
+mod client;
 mod contexts;
 mod queue;
 mod seal;
@@ -17,7 +19,10 @@ mod wire;
 
 use millrace_krb5::Context;
 
-pub use self::server::{GssServer, GssStats};
+pub use self::{
+    client::{Begun, CallSeal, Finish, GssClient, GssError, Initiator, NoContext, ReplyCheck},
+    server::{GssServer, GssStats},
+};
 pub(crate) use self::{
     server::{GssCall, LastContext},
     wire::GssCredential,

@@ -1,8 +1,9 @@
 //! Forms on the wire (RFC 2203 section 5).
 
-use millrace_xdr::{Decode, Decoder, Encode, Encoder, XdrError};
+use millrace_xdr::{Decode, Decoder, Encode, Encoder, XdrError, pad};
 
-use crate::{AuthStat, Protection};
+use super::seal::Header;
+use crate::{AuthStat, Protection, message::RPCSEC_GSS};
 
 /// The only version (RFC 5403 and RFC 7861 have others, which NFS does not use).
 const VERSION: u32 = 1;
@@ -64,6 +65,22 @@ impl<'a> GssCredential<'a> {
         Ok(Self { purpose, sequence, handle })
     }
 
+    /// Appends the credential with its flavor.
+    pub(crate) fn append_to(&self, header: &mut Header) {
+        let (purpose, service) = match self.purpose {
+            Purpose::Data(protection) => (0, protection),
+            Purpose::Init => (1, Protection::Authentication),
+            Purpose::ContinueInit => (2, Protection::Authentication),
+            Purpose::Destroy => (3, Protection::Authentication),
+        };
+        let (handle, padding) = (self.handle.len(), pad(self.handle.len()));
+        let body = 20 + handle + padding;
+        let words = [RPCSEC_GSS, body as u32, VERSION, purpose, self.sequence, service as u32, handle as u32];
+        header.extend_from_slice(words.map(u32::to_be_bytes).as_flattened());
+        header.extend_from_slice(self.handle);
+        header.extend_from_slice(&[0; 3][..padding]);
+    }
+
     /// Whether the arguments of a call with this body of its credential are readable before they are opened, and at which
     /// distance from the header.
     pub(crate) fn distance_of_arguments(body: &[u8]) -> Option<usize> {
@@ -73,6 +90,14 @@ impl<'a> GssCredential<'a> {
             Protection::Integrity => Some(8), // A length and the sequence number.
             Protection::Privacy => None,
         }
+    }
+}
+
+impl Encode for GssCredential<'_> {
+    fn encode(&self, e: &mut Encoder) {
+        let mut bytes = Header::new();
+        self.append_to(&mut bytes);
+        e.put_raw(&bytes);
     }
 }
 

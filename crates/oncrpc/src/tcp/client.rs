@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     CallbackHandler, CallbackHandlerRef, Calls, Connection, ConnectionDriver, MSG_CALL, MSG_REPLY, Outgoing,
-    PendingCall, Request, RpcError, Stage, Stages, Submissions, Transport, parse_reply,
+    PendingCall, Request, RpcError, Stage, Stages, Submissions, Transport, gss::ReplyCheck, parse_reply,
 };
 
 /// Limits of a client's connection.
@@ -117,6 +117,8 @@ impl Transport for TcpTransport {
 /// A call in flight.
 struct Sent {
     stages: Stages,
+    /// For the reply to a protected call.
+    check: Option<ReplyCheck>,
     /// The memory for the payload of the reply, and its usual position in the reply.
     payload: Option<(usize, Buffer)>,
 }
@@ -247,7 +249,10 @@ impl Driver {
         };
         let stages = call.state.stages.clone();
         stages.end(Stage::Wait);
-        let result = parse_reply(message, &peer);
+        let result = match &call.state.check {
+            None => parse_reply(message, &peer),
+            Some(check) => check.open(message, &peer),
+        };
         stages.end(Stage::Decode);
         call.complete(result);
         Ok(())
@@ -277,7 +282,18 @@ impl Driver {
     }
 
     fn send_call(&mut self, call: Outgoing, request: Request) -> io::Result<()> {
-        let Request { message, stages, reply, .. } = request;
+        let Request { mut message, stages, mut reply, seal, .. } = request;
+        let mut check = None;
+        if let Some(seal) = seal {
+            match seal.apply(message, call.xid) {
+                Ok(sealed) => (message, check) = (sealed.0, Some(sealed.1)),
+                Err(e) => {
+                    call.reject(e);
+                    return Ok(());
+                }
+            }
+            reply = seal.reply_spec(reply);
+        }
         let (len, max) = (message.stream_len(), self.config.max_record);
         if len > max {
             call.reject(RpcError::Unsupported(format!("a call of {len} bytes, where {max} is the limit")));
@@ -289,7 +305,7 @@ impl Driver {
         // Small payloads are not placed, and their memory is not kept.
         let placed = |b: &Buffer| b.len() > STASH_BYTES && (4..=START_BYTES).contains(&reply.payload_offset);
         let payload = reply.payload.filter(placed).map(|buffer| (reply.payload_offset, buffer));
-        self.calls.sent(call, Sent { stages, payload });
+        self.calls.sent(call, Sent { stages, check, payload });
         pushed.map_err(io::Error::other)
     }
 }

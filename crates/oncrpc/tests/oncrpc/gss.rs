@@ -31,16 +31,16 @@ const CTXPROBLEM: u32 = 14;
 const GARBAGE_ARGS: u32 = 4;
 const SYSTEM_ERR: u32 = 5;
 
-fn keys(enctype: Enctype, role: Role, end: Duration) -> Box<Context> {
+pub(crate) fn keys(enctype: Enctype, role: Role, end: Duration) -> Box<Context> {
     let key = vec![7; enctype.key_len()];
     let parameters = Parameters { role, enctype, key: &key, acceptor_subkey: true, sequence: 5, end };
     Box::new(Context::new(&parameters).unwrap())
 }
 
 /// Accepts the name of a user as a token, with keys that both ends have.
-struct Names {
-    enctype: Enctype,
-    end: Duration,
+pub(crate) struct Names {
+    pub(crate) enctype: Enctype,
+    pub(crate) end: Duration,
 }
 
 impl Acceptor for Names {
@@ -55,26 +55,27 @@ impl Acceptor for Names {
     }
 }
 
-struct Bench {
-    rt: RuntimeRef,
-    arena: Arena,
-    gss: Arc<GssServer>,
-    enctype: Enctype,
+pub(crate) struct Bench {
+    pub(crate) rt: RuntimeRef,
+    pub(crate) arena: Arena,
+    pub(crate) gss: Arc<GssServer>,
+    pub(crate) enctype: Enctype,
 }
 
-fn run<F: Future<Output = ()>>(enctype: Enctype, test: impl FnOnce(Bench) -> F) {
+pub(crate) fn run<F: Future<Output = ()>>(enctype: Enctype, test: impl FnOnce(Bench) -> F) {
     let rt = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    rt.block_on(async {
-        let rt = TokioRuntime::current();
-        let gss = Arc::new(GssServer::default());
-        gss.set(Some(Arc::new(Names { enctype, end: rt.wall_clock() + Duration::from_secs(3600) })));
-        test(Bench { rt, arena: arena(), gss, enctype }).await;
-    });
+    rt.block_on(async { test(Bench::new(TokioRuntime::current(), enctype)).await });
 }
 
 impl Bench {
+    pub(crate) fn new(rt: RuntimeRef, enctype: Enctype) -> Self {
+        let gss = Arc::new(GssServer::default());
+        gss.set(Some(Arc::new(Names { enctype, end: rt.wall_clock() + Duration::from_secs(3600) })));
+        Self { rt, arena: arena(), gss, enctype }
+    }
+
     /// A connection to the server.
-    fn connect(&self) -> Connection {
+    pub(crate) fn connect(&self) -> Connection {
         let (ours, theirs) = memory_stream(1 << 20, 100_000);
         let program = Doubler { rt: Some(Arc::clone(&self.rt)), ..Doubler::default() };
         let connection = ConnectionConfig { gss: Arc::clone(&self.gss), ..ConnectionConfig::default() };
@@ -101,10 +102,10 @@ impl Bench {
 }
 
 /// The client's end of a connection.
-struct Connection(MemoryStream);
+pub(crate) struct Connection(pub(crate) MemoryStream);
 
 impl Connection {
-    async fn send(&mut self, message: &[u8]) {
+    pub(crate) async fn send(&mut self, message: &[u8]) {
         let mark = ((1 << 31) | message.len() as u32).to_be_bytes();
         let bytes = [&mark[..], message].concat();
         let mut unsent = &bytes[..];
@@ -115,7 +116,7 @@ impl Connection {
     }
 
     /// The next reply; `None` at the end of the connection.
-    async fn receive(&mut self) -> Option<Vec<u8>> {
+    pub(crate) async fn receive(&mut self) -> Option<Vec<u8>> {
         let mut bytes = vec![0; 4];
         let (mut have, mut is_mark) = (0, true);
         loop {

@@ -6,6 +6,7 @@ mod allocations;
 mod budget;
 mod common;
 mod gss;
+mod gss_client;
 mod messages;
 mod records;
 mod rpcbind;

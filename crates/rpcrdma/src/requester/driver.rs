@@ -10,7 +10,7 @@ use futures::FutureExt;
 use millrace_buffer::Buffer;
 use millrace_oncrpc::{
     CallbackHandlerRef, Calls, ConnectionDriver, InFlight, Message, Outgoing, Reply, Request, RpcError,
-    Stage, Stages, parse_reply,
+    Stage, Stages, gss::ReplyCheck, parse_reply,
 };
 use millrace_rdma::{
     Completion, ConnectionError, Counters, PostError, QueuePair, SendRequest, SteeringTag, WorkId,
@@ -338,7 +338,7 @@ impl Driver {
         let pulled = self.design.completed(id, sink, &self.marshaller.context, &mut *self.qp)?;
         let Some(Pulled { xid, message, stages }) = pulled else { return Ok(()) };
         if let Some(call) = self.calls.remove(xid) {
-            call.complete(self.accept(xid, message, &stages));
+            call.complete(self.accept(xid, message, &stages, None));
         }
         Ok(())
     }
@@ -349,9 +349,9 @@ impl Driver {
         header: Header,
         buffer: Buffer,
         at: usize,
-        memory: Box<CallMemory>,
+        mut memory: Box<CallMemory>,
     ) -> Result<Option<Result<Reply, RpcError>>, ConnectionError> {
-        let (xid, stages) = (header.xid, memory.stages.clone());
+        let (xid, stages, check) = (header.xid, memory.stages.clone(), memory.check.take());
         if let Body::Error(e) = &header.body {
             drop(memory);
             add(&self.marshaller.context.stats.transport_errors, 1);
@@ -360,7 +360,7 @@ impl Driver {
         let (lists, inline, padding) = header.body.into_parts(at, buffer.freeze());
         let arrived = ReceivedReply { xid, lists, inline, padding, memory };
         match self.design.take(arrived, &self.marshaller.context, &mut *self.qp)? {
-            ReplyOutcome::Message(message) => Ok(Some(self.accept(xid, message, &stages))),
+            ReplyOutcome::Message(message) => Ok(Some(self.accept(xid, message, &stages, check.as_ref()))),
             ReplyOutcome::Reading => Ok(None),
         }
     }
@@ -371,6 +371,7 @@ impl Driver {
         xid: u32,
         message: Result<Message, &'static str>,
         stages: &Stages,
+        check: Option<&ReplyCheck>,
     ) -> Result<Reply, RpcError> {
         let stats = &self.marshaller.context.stats;
         let message = message.and_then(|m| {
@@ -380,7 +381,11 @@ impl Driver {
         match message {
             Ok(message) => {
                 add(&stats.replies, 1);
-                let reply = parse_reply(message, &self.calls.submissions().peer());
+                let peer = self.calls.submissions().peer();
+                let reply = match check {
+                    None => parse_reply(message, &peer),
+                    Some(check) => check.open(message, &peer),
+                };
                 stages.end(Stage::Decode);
                 reply
             }

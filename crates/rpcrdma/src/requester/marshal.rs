@@ -15,6 +15,7 @@ use crate::{
     private_data::{Design, Thresholds},
 };
 use millrace_rdma::{Access, Memory, registration::RegisteredMemory};
+use millrace_xdr::pad;
 
 /// Form in which a call's message is conveyed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -170,10 +171,25 @@ impl Marshaller {
     /// # Errors
     /// The call cannot be conveyed, or memory or tags are exhausted. No memory stays exposed.
     pub(super) fn marshal(&self, xid: u32, request: Request) -> Result<Outgoing, RpcError> {
-        let Request { mut message, reply: spec, stages, .. } = request;
+        let Request { mut message, reply: mut spec, stages, seal, .. } = request;
+        let mut check = None;
+        if let Some(seal) = seal {
+            if self.params.design != Design::ReadWrite {
+                let why = "security contexts need the Read-Write design".into();
+                return Err(RpcError::Unsupported(why));
+            }
+            let (sealed, opens) = seal.apply(message, xid)?;
+            (message, check) = (sealed, Some(opens));
+            spec = seal.reply_spec(spec);
+            if !seal.keeps_items() {
+                let payload = spec.payload.take().map_or(0, |payload| payload.len());
+                spec.max_head += payload + pad(payload);
+            }
+        }
         message.payloads.retain(|p| !p.data.is_empty()); // An empty argument needs no Read chunk.
         let layout = layout_or_error(&self.params, &message, &spec)?;
         let mut exposed = self.context.spare.take(stages);
+        exposed.check = check;
         let mut lists = Lists::default();
         self.expose_results(spec, layout, &mut lists, &mut exposed)?;
 

@@ -7,7 +7,7 @@ use millrace_nfs::v4::{
 use millrace_vfs::{FileKind, FsError};
 
 use super::{compound::Compound, convert, kind::directory_error, object::Object};
-use crate::{namespace::Namespace, security::SecurityFlavor};
+use crate::{namespace::Namespace, security::secinfo};
 
 /// Checks a name of a directory entry (RFC 8881 sections 1.8 and 14.3).
 pub(super) fn check_name(name: &[u8]) -> Result<&[u8], Status> {
@@ -109,7 +109,7 @@ impl Compound<'_> {
                 (all.reduce(|all, more| all.union(&more)).unwrap_or_default(), true)
             }
         };
-        let mut flavors: Vec<_> = permitted.iter().map(SecurityFlavor::secinfo).collect();
+        let mut flavors: Vec<_> = permitted.iter().map(secinfo).collect();
         if without {
             flavors.push(Secinfo::NONE);
         }
