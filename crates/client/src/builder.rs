@@ -2,6 +2,7 @@
 
 use std::{convert::Infallible, time::Duration};
 
+use millrace_oncrpc::SecurityFlavor;
 use millrace_rdma::registration::{Invalidation, Strategy};
 use millrace_rdma_providers::ProviderChoice;
 use millrace_rpcrdma::Design;

@@ -48,6 +48,13 @@ pub trait Connector: Send + Sync + 'static {
     /// Name of the server in messages.
     fn server(&self) -> String;
 
+    /// The host of the server, by which a service of Kerberos is named. By default that of [`Self::server`].
+    fn host(&self) -> String {
+        let server = self.server();
+        let host = server.rsplit_once(':').map_or(&*server, |(host, _)| host);
+        host.trim_matches(['[', ']']).to_owned()
+    }
+
     /// Makes a connection for NFS, on which the client also tries MOUNT first. The future must complete
     /// within a bounded time.
     fn connect(&self) -> BoxFuture<'static, Result<Connection, Error>>;
@@ -180,6 +187,10 @@ impl Connector for UrlConnector {
         let stated = self.options.stated_proto().map(Proto::default_port);
         let port = self.url.port.or(stated).or_else(|| self.chosen.get().map(|(_, port)| *port));
         port.map_or_else(|| self.url.host.clone(), |port| authority(&self.url.host, port))
+    }
+
+    fn host(&self) -> String {
+        self.url.host.clone()
     }
 
     fn connect(&self) -> BoxFuture<'static, Result<Connection, Error>> {

@@ -3,7 +3,10 @@
 use std::{error::Error as StdError, io, time::Duration};
 
 use millrace_nfs::{mount, v3, v4};
-use millrace_oncrpc::{AcceptError, RpcError};
+use millrace_oncrpc::{
+    AcceptError, RpcError, SecurityFlavor,
+    gss::{GssError, NoContext},
+};
 use millrace_rdma::ConnectionError;
 use millrace_tls::ConfigError;
 use rustix::io::Errno;
@@ -153,6 +156,30 @@ pub enum Error {
         #[source]
         error: RpcError,
     },
+    /// The caller has no security context with the server: no ticket, or an expired one, or the server refuses it.
+    #[error("{server}: {error}")]
+    Kerberos {
+        /// The server.
+        server: String,
+        /// Reason, and what can be done.
+        #[source]
+        error: GssError,
+    },
+    /// The server does not accept the security flavor of the calls.
+    #[error(
+        "{server} does not accept sec={used} for {path:?}; it accepts: {}{}",
+        list(&names(accepted)), accepted.first().map_or(String::new(), |first| format!("; use sec={first}"))
+    )]
+    SecurityFlavor {
+        /// The server.
+        server: String,
+        /// The export, or the path.
+        path: String,
+        /// The flavor of the calls.
+        used: SecurityFlavor,
+        /// Those that the server states, the preferred first.
+        accepted: Vec<SecurityFlavor>,
+    },
     /// The server did not answer within the retry policy ([`crate::Options::retry`]), on this connection and
     /// its successors. The server may have executed the call.
     #[error(
@@ -236,6 +263,7 @@ impl Error {
                 K::Unsupported
             }
             Self::Rpc { error, .. } => rpc_kind(error),
+            Self::Kerberos { .. } | Self::SecurityFlavor { .. } => K::PermissionDenied,
             Self::Unreachable { .. } | Self::NoAnswer { .. } => K::TimedOut,
             Self::BadReply { .. } => K::InvalidData,
             Self::Path { kind, .. } => *kind,
@@ -280,6 +308,10 @@ impl Error {
             Self::Nfs4 { status, .. } | Self::Xattr { status, .. } => errno4(*status),
             Self::RequiresV4_2(_) => Errno::OPNOTSUPP,
             Self::OutOfMemory(_) => Errno::NOMEM,
+            Self::Kerberos { error: GssError::Initiate(NoContext { expired: true, .. }), .. } => {
+                Errno::KEYEXPIRED
+            }
+            Self::Kerberos { .. } | Self::SecurityFlavor { .. } => Errno::ACCESS,
             _ => return None,
         };
         Some(errno.raw_os_error())
@@ -454,6 +486,10 @@ fn rpc_hint(error: &RpcError) -> &'static str {
         RpcError::TimedOut { .. } => "; check the server and the network",
         _ => "",
     }
+}
+
+fn names(flavors: &[SecurityFlavor]) -> Vec<String> {
+    flavors.iter().map(ToString::to_string).collect()
 }
 
 fn list(exports: &[String]) -> String {

@@ -3,11 +3,14 @@
 use std::{borrow::Cow, future::Future, sync::Arc};
 
 use millrace_buffer::Buffer;
-use millrace_oncrpc::{EncodedCredential, Reply, ReplySpec, Request, Stage, Stages, Transport};
+use millrace_oncrpc::{
+    AuthStat, Reply, ReplySpec, Request, RpcError, Stage, Stages, Transport, gss::GssError,
+};
 use millrace_xdr::{Encode, Encoder};
 
 use crate::{
     Error,
+    credential::CallCredential,
     pool::{CallSpec, Pool, Retry},
     retry::{Event, How, Next, Recovery, State},
     stats::add,
@@ -32,6 +35,9 @@ pub(crate) trait Exchange: Send {
     fn settles(&self, _slot: &Self::Slot) -> bool {
         false
     }
+
+    /// The credential of the next request in the slot.
+    fn credential(&self, slot: &Self::Slot) -> &CallCredential;
 
     /// The properties of the next request in the slot.
     fn spec(&self, slot: &Self::Slot) -> CallSpec;
@@ -94,7 +100,12 @@ struct Sent<S> {
     slot: S,
     /// The XID of its first transmission.
     xid: Option<u32>,
+    /// Number of security contexts with which the server has refused it.
+    refused: u32,
 }
+
+/// Maximum number of security contexts that a server may refuse for one request (RFC 2203 section 5.3.3.3).
+const MAX_REFUSED: u32 = 2;
 
 impl Pool {
     /// Makes a call, within the deadline of `retry`. `payload` is the buffer for the reply's payload; further
@@ -114,13 +125,13 @@ impl Pool {
     ) -> Result<Answer<X::Result>, Error> {
         let payload_len = payload.as_ref().map(|b| b.len());
         let mut state = State::new(X::EXACTLY_ONCE);
-        let (mut turn, mut kept) = (None, Some(Sent { slot: exchange.slot().await?, xid: None }));
+        let (mut turn, mut kept) = (None, Some(Sent { slot: exchange.slot().await?, xid: None, refused: 0 }));
         loop {
             let mut sent = match kept.take() {
                 Some(sent) => sent,
                 None => {
                     let slot = retry.within("all slots of the session are in use", exchange.slot());
-                    Sent { slot: Box::pin(slot).await??, xid: None }
+                    Sent { slot: Box::pin(slot).await??, xid: None, refused: 0 }
                 }
             };
             let transport = match self.next_connection()? {
@@ -183,6 +194,23 @@ impl Pool {
         payload: Option<Buffer>,
     ) -> Result<Verdict<X::Result>, Error> {
         let (spec, is_call) = (exchange.spec(&sent.slot), !exchange.settles(&sent.slot));
+        let gss = exchange.credential(&sent.slot).gss().map(Arc::clone);
+        let seal = match &gss {
+            None => None,
+            Some(gss) => match gss.ready() {
+                Some(seal) => Some(seal),
+                None => match Box::pin(gss.seal(transport, (spec.program, spec.version))).await {
+                    Ok(seal) => Some(seal),
+                    Err(GssError::Call(e)) => {
+                        return match Event::of_failure(&e, false, false) {
+                            Some(event) => Ok(Verdict::again(event, e.to_string())),
+                            None => Err(self.rpc_error(spec.name, e)),
+                        };
+                    }
+                    Err(e) => return Err(self.gss_error(spec.name, e)),
+                },
+            },
+        };
         // Retransmissions are not sampled, because the loss of the connection dominates their time.
         let stages = if sent.xid.is_some() { Stages::NONE } else { self.sampler.next_call(None) };
         let message = self.encode(|e| exchange.encode(&mut sent.slot, e))?;
@@ -193,6 +221,7 @@ impl Pool {
             message,
             reply: ReplySpec { max_head: spec.max_head, payload, payload_offset: spec.payload_offset },
             xid: kept_xid,
+            seal: seal.clone(),
             stages: stages.clone(),
         });
         let result = (&mut pending).await;
@@ -202,6 +231,15 @@ impl Pool {
             Ok(reply) => reply,
             Err(error) => {
                 sent.xid = sent.xid.or(xid);
+                if let (Some(gss), Some(seal)) = (&gss, &seal)
+                    && let RpcError::Auth(AuthStat::GssCredProblem | AuthStat::GssCtxProblem) = error
+                {
+                    gss.reject(seal);
+                    sent.refused += 1;
+                    if sent.refused <= MAX_REFUSED {
+                        return Ok(Verdict::again(Event::ContextLost, error.to_string()));
+                    }
+                }
                 return match Event::of_failure(&error, xid.is_some() && is_call, kept_xid.is_some()) {
                     Some(event) => Ok(Verdict::again(event, error.to_string())),
                     None => Err(self.rpc_error(spec.name, error)),
@@ -220,7 +258,7 @@ impl Pool {
 /// A call that only its XID identifies.
 pub(crate) struct WithoutSlot<'c, A, V> {
     pub(crate) spec: CallSpec,
-    pub(crate) credential: &'c EncodedCredential,
+    pub(crate) credential: &'c CallCredential,
     /// Encodes the arguments.
     pub(crate) args: A,
     /// Evaluates a reply.
@@ -239,6 +277,10 @@ where
 
     async fn slot(&mut self) -> Result<(), Error> {
         Ok(())
+    }
+
+    fn credential(&self, (): &()) -> &CallCredential {
+        self.credential
     }
 
     fn spec(&self, (): &()) -> CallSpec {
@@ -260,7 +302,7 @@ impl Pool {
     pub(crate) async fn call_without_slot<A: Encode + Sync>(
         &self,
         spec: CallSpec,
-        credential: &EncodedCredential,
+        credential: &CallCredential,
         args: &A,
         retry: &mut Retry<'_>,
     ) -> Result<Reply, Error> {

@@ -34,10 +34,12 @@ pub mod blocking;
 mod builder;
 mod client;
 mod connect;
+mod credential;
 mod error;
 mod exchange;
 mod file;
 pub mod handles;
+mod kerberos;
 mod metadata;
 mod mount;
 mod open_options;
@@ -72,7 +74,9 @@ pub use millrace_buffer::{self as buffer, Arena, Buffer, OutOfMemory, View, View
 #[doc(no_inline)]
 pub use millrace_nfs::{self as nfs, v4::SetxattrOption};
 #[doc(no_inline)]
-pub use millrace_oncrpc::{self as oncrpc, RpcError, Transport, TransportSecurity};
+pub use millrace_oncrpc::{
+    self as oncrpc, Protection, RpcError, SecurityFlavor, Transport, TransportSecurity,
+};
 #[doc(no_inline)]
 pub use millrace_rdma::registration::{Invalidation, RegistrationStats, Strategy};
 #[doc(no_inline)]

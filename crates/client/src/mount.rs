@@ -2,12 +2,15 @@
 
 use std::{ffi::OsString, os::unix::ffi::OsStringExt, sync::Arc};
 
-use millrace_nfs::mount::{self, Dirpath, ExportEntry, Procedure};
-use millrace_oncrpc::{AcceptError, Credential, ReplySpec, Request, RpcError, Transport};
+use millrace_nfs::mount::{self, Dirpath, ExportEntry, MntOk, Procedure};
+use millrace_oncrpc::{AcceptError, Credential, ReplySpec, Request, RpcError, SecurityFlavor, Transport};
 use millrace_runtime::RuntimeRef;
 use millrace_xdr::{Arena, Decoder, Encode, Encoder};
 
 use crate::{Connector, Error, Options, Url, connect::UrlConnector, ops::FileHandle};
+
+/// The flavor of calls without a caller (RFC 5531 section 8.1).
+const AUTH_NONE: u32 = 0;
 
 /// A mounted export.
 pub(crate) struct Mounted {
@@ -45,13 +48,15 @@ pub async fn exports(
     Ok(list?.into_iter().map(|(name, groups)| (OsString::from_vec(name), groups)).collect())
 }
 
-/// Mounts the longest export that contains `path`. Tries `transport` first.
+/// Mounts the longest export that contains `path`, for calls with the flavor `sec`. Tries `transport` first. MOUNT itself has
+/// always AUTH_SYS (RFC 2623 section 2.3.2).
 pub(crate) async fn mount(
     connector: &dyn Connector,
     arena: Arena,
     credential: Credential,
     transport: Arc<dyn Transport>,
     path: &[u8],
+    sec: SecurityFlavor,
 ) -> Result<Mounted, Error> {
     let caller = Caller::new(connector, arena, credential, transport);
     let path = normalize(path);
@@ -64,14 +69,16 @@ pub(crate) async fn mount(
     let known = names.iter().filter_map(|name| Some((name, rest_below(&path, name)?)));
     if let Some((export, rest)) = known.max_by_key(|(name, _)| name.len()) {
         let handle = caller.mnt(export).await?;
-        let root = handle.map_err(|status| caller.refused(export, status))?;
+        let ok = handle.map_err(|status| caller.refused(export, status))?;
+        let root = caller.root(export, &ok, sec)?;
         return Ok(Mounted { export: text(export), root, rest: rest.to_vec() });
     }
     let mut candidate = path.as_slice();
     let mut refused = None;
     loop {
         match caller.mnt(candidate).await? {
-            Ok(root) => {
+            Ok(ok) => {
+                let root = caller.root(candidate, &ok, sec)?;
                 let rest = rest_below(&path, candidate).unwrap_or_default().to_vec();
                 return Ok(Mounted { export: text(candidate), root, rest });
             }
@@ -154,18 +161,33 @@ impl<'c> Caller<'c> {
         .await
     }
 
-    async fn mnt(&self, path: &[u8]) -> Result<Result<FileHandle, mount::Status>, Error> {
+    async fn mnt(&self, path: &[u8]) -> Result<mount::MntRes, Error> {
         let args = Dirpath(path);
-        let res = self.call(Procedure::Mnt, "MNT", &args, mount::MNT_REPLY_HEAD, mount::decode_mnt).await?;
+        self.call(Procedure::Mnt, "MNT", &args, mount::MNT_REPLY_HEAD, mount::decode_mnt).await
+    }
+
+    /// The root of an export, if the server accepts calls with the flavor `sec` for it. A server that states no flavors accepts
+    /// any, and with AUTH_NONE it accepts callers whom it does not identify.
+    fn root(&self, export: &[u8], mounted: &MntOk, sec: SecurityFlavor) -> Result<FileHandle, Error> {
+        let flavors = &mounted.flavors;
+        let is_accepted = flavors.is_empty()
+            || flavors.contains(&sec.number())
+            || sec == SecurityFlavor::Sys && flavors.contains(&AUTH_NONE);
+        if !is_accepted {
+            let of = |n: &u32| SecurityFlavor::ALL.into_iter().find(|flavor| flavor.number() == *n);
+            return Err(Error::SecurityFlavor {
+                server: self.connector.server(),
+                path: text(export),
+                used: sec,
+                accepted: flavors.iter().filter_map(of).collect(),
+            });
+        }
         let long = || Error::BadReply {
             server: self.connector.server(),
             procedure: "MNT",
             reason: "a file handle that is too long".into(),
         };
-        match res {
-            Ok(ok) => FileHandle::new(ok.handle.as_bytes()).map(Ok).ok_or_else(long),
-            Err(status) => Ok(Err(status)),
-        }
+        FileHandle::new(mounted.handle.as_bytes()).ok_or_else(long)
     }
 
     async fn call<T>(

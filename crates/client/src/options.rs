@@ -2,7 +2,7 @@
 
 use std::{fmt, path::PathBuf, str::FromStr, sync::Arc, time::Duration};
 
-use millrace_oncrpc::{AuthSys, Credential};
+use millrace_oncrpc::{AuthSys, Credential, SecurityFlavor};
 use millrace_rdma::registration::{Invalidation, Registration, Settings, Strategy};
 use millrace_rdma_providers::ProviderChoice;
 use millrace_rpcrdma::Design;
@@ -192,6 +192,11 @@ pub struct Options {
     pub provider: ProviderChoice,
     /// TLS.
     pub tls: Tls,
+    /// The security flavor of the calls; MOUNT has always AUTH_SYS, as Linux's. With Kerberos, the tickets are those of the user
+    /// in [`Self::credential`], whose other fields are of no concern: for the user of this process in the default cache
+    /// (`KRB5CCNAME`), for root without one from `/etc/krb5.keytab`, for others in `/tmp/krb5cc_UID` or `/run/user/UID`. Calls
+    /// with another flavor are never made.
+    pub sec: SecurityFlavor,
     /// Maximum memory for buffers and messages, in bytes. A call that needs more waits up to ten seconds for memory of
     /// others, then it fails with [`crate::Error::OutOfMemory`].
     pub arena_limit: usize,
@@ -237,6 +242,7 @@ impl Default for Options {
             retry: RetryPolicy::default(),
             provider: ProviderChoice::default(),
             tls: Tls::default(),
+            sec: SecurityFlavor::Sys,
             arena_limit: 1 << 30,
             unstable_limit: 128 << 20,
             attributes_before: false,
@@ -293,6 +299,8 @@ macro_rules! with_setters {
             provider: ProviderChoice,
             /// Sets [`Options::tls`], the protection of connections.
             tls: Tls,
+            /// Sets [`Options::sec`], the security flavor.
+            sec: SecurityFlavor,
             /// Sets [`Options::arena_limit`], in bytes.
             arena_limit: usize,
             /// Sets [`Options::unstable_limit`], in bytes for each file.
@@ -343,6 +351,7 @@ impl fmt::Debug for Options {
             .field("retry", &self.retry)
             .field("provider", &self.provider)
             .field("tls", &self.tls)
+            .field("sec", &self.sec)
             .finish_non_exhaustive()
     }
 }
@@ -360,6 +369,7 @@ impl Options {
         self.wsize = url.wsize.or(self.wsize);
         self.reserved_port = url.resvport.unwrap_or(self.reserved_port);
         self.registration = url.registration.unwrap_or(self.registration);
+        self.sec = url.sec.unwrap_or(self.sec);
         self.tls.xprtsec = url.xprtsec.unwrap_or(self.tls.xprtsec);
         let file = |given: &Option<PathBuf>, own: &mut Option<PathBuf>| *own = given.clone().or(own.take());
         file(&url.tls_ca, &mut self.tls.ca);

@@ -2,6 +2,7 @@
 
 use std::{
     convert::Infallible,
+    future::Future,
     pin::pin,
     sync::{
         Arc, OnceLock,
@@ -12,20 +13,44 @@ use std::{
 
 use futures::{channel::oneshot, future::select, lock::MutexGuard};
 use millrace_buffer::{Arena, Buffer};
+use millrace_nfs::v3;
 use millrace_oncrpc::{
-    CallClass, CallbackHandler, EncodedCredential, Reply, ReplySpec, Request, RpcError, Sampler, Transport,
+    CallClass, CallbackHandler, Reply, ReplySpec, Request, RpcError, Sampler, Transport, gss::GssError,
 };
-use millrace_runtime::{Instant, RuntimeExt, RuntimeRef, sync::Mutex, timeout, tokio_rt::busy_poll};
+use millrace_runtime::{Instant, Runtime, RuntimeExt, RuntimeRef, sync::Mutex, timeout, tokio_rt::busy_poll};
 use millrace_xdr::{Encode, Encoder};
 
 use crate::{
     Connection, Connector, Error, Options, RetryPolicy, Stats,
+    credential::{CallCredential, Callers},
     retry::{Clock, Event, Moment, Next, State},
     stats::{Counts, add},
 };
 
 /// Time after which an allocation fails if the memory is exhausted all the time.
 const MEMORY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Maximum duration of the last calls of a client, so that an unresponsive server does not delay the end of a program.
+pub(crate) const END_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Sends requests one after another, for at most [`END_TIMEOUT`]. Without them, the server ends what they end at its own time.
+pub(crate) async fn submit_all(rt: &dyn Runtime, transport: &dyn Transport, requests: Vec<Request>) {
+    let submit = async {
+        for request in requests {
+            drop(transport.submit(request).await);
+        }
+    };
+    let _ = timeout(rt, END_TIMEOUT, submit).await;
+}
+
+/// Connections that are closed when the value is dropped.
+struct ClosedOnDrop(Vec<Connection>);
+
+impl Drop for ClosedOnDrop {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|c| c.transport.close());
+    }
+}
 
 /// The properties of a procedure's calls.
 #[derive(Debug, Clone, Copy)]
@@ -45,7 +70,7 @@ pub(crate) struct CallSpec {
 
 impl CallSpec {
     /// Encodes the header of a call.
-    pub(crate) fn put_header(&self, e: &mut Encoder, credential: &EncodedCredential) {
+    pub(crate) fn put_header(&self, e: &mut Encoder, credential: &CallCredential) {
         millrace_oncrpc::call_header(e, self.program, self.version, self.procedure, credential);
     }
 }
@@ -101,6 +126,8 @@ pub(crate) struct Pool {
     setups: [futures::lock::Mutex<()>; SETUPS],
     next: AtomicUsize,
     closed: AtomicBool,
+    /// The callers, with their security contexts.
+    pub(crate) callers: Callers,
     /// Answers the calls of the server.
     callbacks: Mutex<Option<Arc<dyn CallbackHandler>>>,
     /// Whether connecting has failed since the last success. Limits the log to one warning.
@@ -136,6 +163,7 @@ impl Pool {
                 Arc::clone(&counts.stages),
             ),
             _busy_poll: start_busy_poll(&rt, options.busy_poll),
+            callers: Callers::new(options.sec, connector.host(), Arc::clone(&rt), arena.clone()),
             rt,
             arena,
             counts,
@@ -193,7 +221,30 @@ impl Pool {
     }
 
     pub(crate) fn close(&self) {
-        self.take().iter().for_each(|c| c.transport.close());
+        let connections = self.take();
+        let requests = self.callers.end((v3::PROGRAM, v3::VERSION));
+        if requests.is_empty() {
+            connections.iter().for_each(|c| c.transport.close());
+        } else {
+            self.rt.spawn("end security contexts", Box::pin(self.finish(connections, requests)));
+        }
+    }
+
+    /// Sends the last requests of the client on one of its connections, and closes these, within [`END_TIMEOUT`].
+    pub(crate) fn finish(
+        &self,
+        connections: Vec<Connection>,
+        requests: Vec<Request>,
+    ) -> impl Future<Output = ()> + Send + use<> {
+        let rt = Arc::clone(&self.rt);
+        let transport = connections.first().map(|c| Arc::clone(&c.transport));
+        let closed = ClosedOnDrop(connections);
+        async move {
+            let _closed = closed;
+            if let Some(transport) = transport {
+                submit_all(&*rt, &*transport, requests).await;
+            }
+        }
     }
 
     /// Closes the client for later calls, and returns its connections, which the caller closes.
@@ -318,7 +369,7 @@ impl Pool {
         &self,
         transport: &Arc<dyn Transport>,
         spec: CallSpec,
-        credential: &EncodedCredential,
+        credential: &CallCredential,
         args: &A,
     ) -> Result<Reply, Error> {
         let call = self.call_on(transport, spec, credential, args);
@@ -332,25 +383,30 @@ impl Pool {
         &self,
         transport: &Arc<dyn Transport>,
         spec: CallSpec,
-        credential: &EncodedCredential,
+        credential: &CallCredential,
         args: &A,
     ) -> Result<Reply, Error> {
-        let request = self.request(spec, credential, args)?;
+        let mut request = self.request(spec, credential, args)?;
+        if let (Some(gss), None) = (credential.gss(), &request.seal) {
+            let seal = Box::pin(gss.seal(transport, (spec.program, spec.version)));
+            request.seal = Some(seal.await.map_err(|e| self.gss_error(spec.name, e))?);
+        }
         transport.submit(request).await.map_err(|e| self.rpc_error(spec.name, e))
     }
 
-    /// Encodes a call without payload in its reply.
+    /// Encodes a call without payload in its reply, protected if the security context is ready.
     pub(crate) fn request<A: Encode>(
         &self,
         spec: CallSpec,
-        credential: &EncodedCredential,
+        credential: &CallCredential,
         args: &A,
     ) -> Result<Request, Error> {
         let message = self.encode(|e| {
             spec.put_header(e, credential);
             e.put(args);
         })?;
-        Ok(Request::new(message, ReplySpec { max_head: spec.max_head, ..ReplySpec::default() }))
+        let reply = ReplySpec { max_head: spec.max_head, ..ReplySpec::default() };
+        Ok(Request { seal: credential.seal(), ..Request::new(message, reply) })
     }
 
     /// Whether the client was closed.
@@ -371,6 +427,14 @@ impl Pool {
             return Error::Closed;
         }
         Error::Rpc { server: self.server().to_owned(), procedure, error }
+    }
+
+    /// The error of a call whose caller has no security context.
+    pub(crate) fn gss_error(&self, procedure: &'static str, error: GssError) -> Error {
+        match error {
+            GssError::Call(error) => self.rpc_error(procedure, error),
+            error => Error::Kerberos { server: self.server().to_owned(), error },
+        }
     }
 
     /// Returns the error for an invalid reply.

@@ -47,6 +47,8 @@ pub(crate) enum Event {
     Delayed { changed: bool },
     /// As [`Self::Delayed`], until the end of the grace period, which may last as long as `limit`.
     Grace { changed: bool, limit: Duration },
+    /// The server has lost the security context, and has not executed the request.
+    ContextLost,
     /// The server has lost the session.
     SessionLost,
     /// The server rejects a stateid of the request.
@@ -186,15 +188,22 @@ pub(crate) struct State {
     unanswered: bool,
     /// Whether the server may have executed the call with an earlier identity.
     repeated: bool,
-    /// Whether the session or stateids were recovered.
+    /// Whether the security context, the session or stateids were recovered.
+    context_recovered: bool,
     session_recovered: bool,
     state_recovered: bool,
 }
 
 impl State {
     pub(crate) fn new(exactly_once: bool) -> Self {
-        let (unanswered, repeated, session_recovered, state_recovered) = (false, false, false, false);
-        Self { exactly_once, unanswered, repeated, session_recovered, state_recovered }
+        Self {
+            exactly_once,
+            unanswered: false,
+            repeated: false,
+            context_recovered: false,
+            session_recovered: false,
+            state_recovered: false,
+        }
     }
 
     /// Whether the server may have executed the call before the transmission whose reply is the result.
@@ -211,7 +220,7 @@ impl State {
                 self.unanswered |= sent;
                 How::Reconnect
             }
-            Event::Unconnected | Event::XidTaken | Event::InProgress => How::Resend,
+            Event::Unconnected | Event::XidTaken | Event::InProgress | Event::ContextLost => How::Resend,
             Event::Unbound => How::Bind,
             Event::NotKept => self.repeat(true, How::Repeat),
             Event::Delayed { changed } => self.repeat(changed, How::Repeat),
@@ -224,6 +233,7 @@ impl State {
         };
         // After a restart of the server, a request in an open loses the session and then its stateid.
         let at_once = match event {
+            Event::ContextLost => !std::mem::replace(&mut self.context_recovered, true),
             Event::SessionLost => !std::mem::replace(&mut self.session_recovered, true),
             Event::StateLost => !std::mem::replace(&mut self.state_recovered, true),
             _ => false,
@@ -253,7 +263,7 @@ mod tests {
     const GRACE: Duration = Duration::from_secs(180);
 
     /// Events that do not end a call.
-    const EVENTS: [Event; 14] = [
+    const EVENTS: [Event; 15] = [
         Event::Settled,
         Event::Unconnected,
         Event::Lost { sent: false },
@@ -266,6 +276,7 @@ mod tests {
         Event::Delayed { changed: true },
         Event::Grace { changed: false, limit: GRACE },
         Event::Grace { changed: true, limit: GRACE },
+        Event::ContextLost,
         Event::SessionLost,
         Event::StateLost,
     ];
@@ -316,7 +327,7 @@ mod tests {
     fn without_retries_a_call_is_repeated_only_after_the_first_recovery_of_each_kind() {
         for events in sequences(4, 1) {
             let is_first = |i: &usize| {
-                matches!(events[*i], Event::SessionLost | Event::StateLost)
+                matches!(events[*i], Event::ContextLost | Event::SessionLost | Event::StateLost)
                     && !events[..*i].contains(&events[*i])
             };
             let repeated = (0..events.len()).take_while(is_first).count();
@@ -353,6 +364,7 @@ mod tests {
                         | Event::Lost { .. }
                         | Event::XidTaken
                         | Event::InProgress
+                        | Event::ContextLost
                         | Event::Unbound
                         | Event::Settled
                 );

@@ -10,7 +10,7 @@ use std::{
 };
 
 use millrace_buffer::ByteSize;
-use millrace_oncrpc::TransportSecurity;
+use millrace_oncrpc::{SecurityFlavor, TransportSecurity};
 use millrace_rdma::registration::Strategy;
 use millrace_rdma_providers::ProviderChoice;
 use millrace_runtime::{ipv6_host, percent_decode};
@@ -29,7 +29,7 @@ const MAX_BUSY_POLL: u64 = 1000;
 /// `[fe80::1%eth0]` or `[fe80::1%25eth0]`. Options, joined by `&`:
 /// `vers=3|4.1|4.2`, `proto=auto|rdma|tcp`, `provider=auto|iwarp|verbs`, `nconnect=1..64`, `busy_poll=0..1000`
 /// (microseconds), `rsize=SIZE`, `wsize=SIZE`, `mountport=PORT`, `resvport`, `noresvport`,
-/// `registration=dynamic|fast|cache`, `xprtsec=none|tls|mtls`, `tls_ca=FILE`, `tls_cert=FILE`, `tls_key=FILE`,
+/// `registration=dynamic|fast|cache`, `sec=sys|krb5|krb5i|krb5p` ([`crate::Options::sec`]), `xprtsec=none|tls|mtls`, `tls_ca=FILE`, `tls_cert=FILE`, `tls_key=FILE`,
 /// `tls_name=NAME` ([`crate::Tls`]). A size has the text form of
 /// [`ByteSize`] and is below 4 GiB. The client determines with MOUNT which part of the path is the export.
 /// `%XX` stands for a byte in the path or in the path of a file, which need not be UTF-8.
@@ -68,6 +68,8 @@ pub struct Url {
     pub resvport: Option<bool>,
     /// The registration strategy, if given.
     pub registration: Option<Strategy>,
+    /// The security flavor, if given; see [`crate::Options::sec`].
+    pub sec: Option<SecurityFlavor>,
     /// The protection of the transport, if given; see [`crate::Tls::xprtsec`].
     pub xprtsec: Option<TransportSecurity>,
     /// The file of the authorities of the server's certificate, if given.
@@ -97,6 +99,7 @@ impl Url {
             mountport: None,
             resvport: None,
             registration: None,
+            sec: None,
             xprtsec: None,
             tls_ca: None,
             tls_cert: None,
@@ -154,6 +157,7 @@ impl Url {
             "wsize" => self.wsize = Some(size(key, value)?),
             "mountport" => self.mountport = Some(port(value)?),
             "registration" => self.registration = Some(strategy(value)?),
+            "sec" => self.sec = Some(value.parse()?),
             "xprtsec" => self.xprtsec = Some(value.parse()?),
             "tls_ca" => self.tls_ca = Some(file(key, value)?),
             "tls_cert" => self.tls_cert = Some(file(key, value)?),
@@ -342,6 +346,7 @@ impl fmt::Display for Url {
             self.mountport.map(|v| format!("mountport={v}")),
             self.resvport.map(|v| if v { "resvport" } else { "noresvport" }.to_owned()),
             self.registration.map(|v| format!("registration={v}")),
+            self.sec.map(|v| format!("sec={v}")),
             self.xprtsec.map(|v| format!("xprtsec={v}")),
             file("tls_ca", &self.tls_ca),
             file("tls_cert", &self.tls_cert),
@@ -381,7 +386,7 @@ mod tests {
 
     #[test]
     fn all_options_are_read_and_written() {
-        let text = "nfs://h:1/a/b?vers=4.2&proto=rdma&provider=verbs&nconnect=4&busy_poll=100&rsize=65536&wsize=1048576&mountport=635&noresvport&registration=cache&xprtsec=mtls&tls_ca=/a%20b&tls_cert=c.pem&tls_key=k%26.pem&tls_name=nfs.test";
+        let text = "nfs://h:1/a/b?vers=4.2&proto=rdma&provider=verbs&nconnect=4&busy_poll=100&rsize=65536&wsize=1048576&mountport=635&noresvport&registration=cache&sec=krb5p&xprtsec=mtls&tls_ca=/a%20b&tls_cert=c.pem&tls_key=k%26.pem&tls_name=nfs.test";
         let u: Url = text.parse().unwrap();
         assert_eq!(
             (u.nconnect, u.busy_poll, u.rsize, u.wsize, u.mountport, u.resvport),
@@ -393,7 +398,7 @@ mod tests {
         );
         assert_eq!(u.to_string(), text);
         let short: Url =
-            "nfs://h:1/a/b?registration=cache&vers=4.2&proto=rdma&provider=verbs&nconnect=4&busy_poll=100&rsize=64K&wsize=1m&mountport=635&noresvport&tls_name=nfs.test&tls_key=k%26.pem&tls_cert=c.pem&tls_ca=%2Fa%20b&xprtsec=mtls"
+            "nfs://h:1/a/b?registration=cache&vers=4.2&proto=rdma&provider=verbs&nconnect=4&busy_poll=100&rsize=64K&wsize=1m&mountport=635&noresvport&tls_name=nfs.test&tls_key=k%26.pem&tls_cert=c.pem&tls_ca=%2Fa%20b&xprtsec=mtls&sec=krb5p"
                 .parse()
                 .unwrap();
         assert_eq!(short, u);
@@ -427,6 +432,7 @@ mod tests {
             ("nfs://h/?registration=fmr", "use dynamic, fast, cache"),
             ("nfs://h/?proto", "no value"),
             ("nfs://h/?xprtsec=ssl", "write none, tls or mtls"),
+            ("nfs://h/?sec=dh", "write sys, krb5, krb5i or krb5p"),
             ("nfs://h/?tls_ca=", "tls_ca names no file"),
             ("nfs://h/?tls_name=*.test", "neither a DNS name nor an IP address"),
             ("nfs://h/%zz", "hexadecimal"),

@@ -115,7 +115,7 @@ pub(crate) const IGNORED: [&str; 16] = [
     "nointr",
 ];
 /// Options that are passed on in the URL.
-const URL_OPTIONS: [&str; 13] = [
+const URL_OPTIONS: [&str; 14] = [
     "proto",
     "provider",
     "nconnect",
@@ -124,6 +124,7 @@ const URL_OPTIONS: [&str; 13] = [
     "wsize",
     "mountport",
     "registration",
+    "sec",
     "xprtsec",
     "tls_ca",
     "tls_cert",
@@ -131,7 +132,7 @@ const URL_OPTIONS: [&str; 13] = [
     "tls_name",
 ];
 /// Valid options, for the error message about an unknown one.
-const KNOWN_OPTIONS: &str = "ro, rw, proto=, port=, provider=, nconnect=, busy_poll=, rsize=, wsize=, mountport=, registration=, xprtsec=, tls_ca=, tls_cert=, tls_key=, tls_name=, resvport, \
+const KNOWN_OPTIONS: &str = "ro, rw, proto=, port=, provider=, nconnect=, busy_poll=, rsize=, wsize=, mountport=, registration=, sec=, xprtsec=, tls_ca=, tls_cert=, tls_key=, tls_name=, resvport, \
     noresvport, hard, soft, timeo=, retrans=, ac, noac, actimeo=, acregmin=, acregmax=, acdirmin=, acdirmax=, \
     lookupcache=all|positive|none, sync, async, writeback, io_uring, allow_other, default_permissions, lock, nolock, local_lock=all|flock|posix|none, \
     vers=3|4.1|4.2, nfsvers=3|4.1|4.2, suid, nosuid, dev, nodev, exec, noexec, noatime, relatime, strictatime, nodiratime, lazytime, \

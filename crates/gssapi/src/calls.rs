@@ -296,7 +296,7 @@ impl SecurityContext {
     }
 
     /// The next step of the initiator (`gss_init_sec_context`).
-    pub(crate) fn init(&mut self, cred: &Cred, target: &Name, token: &[u8], action: &str) -> Step<()> {
+    pub(crate) fn init(&mut self, cred: &Cred, target: &Name, token: &[u8]) -> Step<()> {
         let mut answer = Output::new(self.library);
         let mut input = gss_buffer_desc::borrow(token);
         // RPCSEC_GSS numbers its messages itself: neither GSS_C_REPLAY_FLAG nor GSS_C_SEQUENCE_FLAG (RFC 2203 5.2.2).
@@ -324,22 +324,23 @@ impl SecurityContext {
         let result = match codes.0 {
             GSS_S_COMPLETE => Ok(Some(())),
             GSS_S_CONTINUE_NEEDED => Ok(None),
-            _ => Err(status(self.library, action, codes)),
+            _ => Err(status(self.library, "authenticate", codes)),
         };
         Step { token: answer.bytes().to_vec(), result }
     }
 
-    /// The name of the acceptor of an established context.
-    pub(crate) fn acceptor(&self) -> Result<Name, Error> {
-        let mut name = Name { library: self.library, name: ptr::null_mut() };
+    /// The names of initiator and acceptor of an established context.
+    pub(crate) fn names(&self) -> Result<(Name, Name), Error> {
+        let mut initiator = Name { library: self.library, name: ptr::null_mut() };
+        let mut acceptor = Name { library: self.library, name: ptr::null_mut() };
         // SAFETY: the pointers are valid for the call, or null where the library permits it; the context exists.
         let codes = unsafe {
             call!(
                 self.library,
                 gss_inquire_context(
                     self.context,
-                    ptr::null_mut(),
-                    &mut name.name,
+                    &mut initiator.name,
+                    &mut acceptor.name,
                     ptr::null_mut(),
                     ptr::null_mut(),
                     ptr::null_mut(),
@@ -349,8 +350,10 @@ impl SecurityContext {
             )
         };
         match codes.0 {
-            GSS_S_COMPLETE if name.name.is_null() => Err(Error::Library("a context without an acceptor")),
-            GSS_S_COMPLETE => Ok(name),
+            GSS_S_COMPLETE if initiator.name.is_null() || acceptor.name.is_null() => {
+                Err(Error::Library("a context without the name of a side"))
+            }
+            GSS_S_COMPLETE => Ok((initiator, acceptor)),
             _ => Err(status(self.library, "read the names of the security context", codes)),
         }
     }

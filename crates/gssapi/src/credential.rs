@@ -49,6 +49,19 @@ impl Credential {
         Ok(Self { cred, source })
     }
 
+    /// The keys of this host in a keytab, with which it initiates contexts itself: its first principal gets tickets when they
+    /// are needed. They are kept in the memory of the process.
+    ///
+    /// # Errors
+    /// [`Error`]: the library or the keytab is missing, or it has no key.
+    pub fn of_machine(keytab: &Path) -> Result<Self, Error> {
+        let source = format!("the tickets of this host (keytab {})", keytab.display());
+        let name = nul_terminated("the keytab", keytab.as_os_str().as_bytes())?;
+        let store = [(c"client_keytab", &*name), (c"ccache", c"MEMORY:millrace")];
+        let cred = Cred::acquire(Usage::Initiate, &store, &format!("use {source}"))?;
+        Ok(Self { cred, source })
+    }
+
     /// The principal, and the time until the end of validity (none: without end). Those of a keytab have no principal,
     /// because they are the keys of several services.
     ///

@@ -58,6 +58,21 @@ pub enum Error {
     Library(&'static str),
 }
 
+impl Error {
+    /// Whether a ticket has expired.
+    pub fn is_expired(&self) -> bool {
+        let Self::Status(status) = self else { return false };
+        status.minor.cast_signed() == krb5::AP_ERR_TKT_EXPIRED
+            || matches!(status.major & 0xffff_0000, GSS_S_CREDENTIALS_EXPIRED | GSS_S_CONTEXT_EXPIRED)
+    }
+
+    /// Whether there is no credential cache.
+    pub fn is_no_cache(&self) -> bool {
+        let Self::Status(status) = self else { return false };
+        matches!(status.minor.cast_signed(), krb5::CC_NOTFOUND | krb5::FCC_NOFILE)
+    }
+}
+
 /// A status of the library.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("cannot {action}: {text}{}", remedy(*.major, *.minor))]
@@ -75,6 +90,7 @@ pub struct Status {
 /// Routine errors of `major_status` (RFC 2744 section 3.9.1).
 const GSS_S_DEFECTIVE_TOKEN: u32 = 9 << 16;
 const GSS_S_CREDENTIALS_EXPIRED: u32 = 11 << 16;
+const GSS_S_CONTEXT_EXPIRED: u32 = 12 << 16;
 
 /// Errors of libkrb5 (`krb5.h`), as far as a user can act on them.
 mod krb5 {
@@ -128,7 +144,7 @@ fn remedy(major: u32, minor: u32) -> &'static str {
              let clients get new tickets)"
         }
         _ => match major & 0xffff_0000 {
-            GSS_S_CREDENTIALS_EXPIRED => " (get a new ticket: kinit)",
+            GSS_S_CREDENTIALS_EXPIRED | GSS_S_CONTEXT_EXPIRED => " (get a new ticket: kinit)",
             GSS_S_DEFECTIVE_TOKEN => " (the peer did not send a token of Kerberos 5)",
             _ => "",
         },

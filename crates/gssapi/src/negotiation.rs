@@ -71,7 +71,7 @@ impl Acceptor {
         };
         let local_user = initiator.local_user();
         let established = || {
-            let acceptor = self.0.acceptor()?.principal()?;
+            let acceptor = self.0.names()?.1.principal()?;
             Ok((initiator.principal()?, acceptor, Box::new(self.0.export()?)))
         };
         match established() {
@@ -109,13 +109,20 @@ impl Initiator {
     /// [`Error`]: the ticket has expired, the realm does not have the service, no center answers, or the acceptor
     /// refused.
     pub fn step(mut self, credential: &Credential, token: &[u8]) -> Result<Progress<Self>, Error> {
-        let action = format!("authenticate to {} with {}", self.service, credential.source());
-        let step = self.context.init(credential.cred(), &self.target, token, &action);
-        match step.result? {
+        let step = self.context.init(credential.cred(), &self.target, token);
+        let result = step.result.map_err(|mut e| {
+            if let Error::Status(status) = &mut e {
+                let who = credential.inquire().map_or(String::new(), |(name, _)| format!("{name} "));
+                status.action = format!("authenticate {who}to {} with {}", self.service, credential.source());
+            }
+            e
+        });
+        match result? {
             None => Ok(Progress::Continue { token: step.token, next: self }),
             Some(()) => {
-                let (initiator, _) = credential.inquire()?;
-                let acceptor = self.context.acceptor()?.principal()?;
+                // Not by `inquire`: the library uses a ticket for as long after its end as clocks may differ.
+                let (initiator, acceptor) = self.context.names()?;
+                let (initiator, acceptor) = (initiator.principal()?, acceptor.principal()?);
                 let context = Box::new(self.context.export()?);
                 Ok(Progress::Established {
                     token: step.token,

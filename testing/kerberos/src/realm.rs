@@ -23,7 +23,8 @@ const STARTS: usize = 10;
 /// Attempts to connect to a center that starts, 10 ms apart.
 const CONNECTS: usize = 1000;
 
-/// The files of a realm, as tests use them: `server.keytab` has the key of `nfs/server.test`; `alice` and `mayfly`, whose
+/// The files of a realm, as tests use them: `server.keytab` has the key of `nfs/server.test`, `loopback.keytab` that of
+/// `nfs/127.0.0.1`; `alice` and `mayfly`, whose
 /// tickets last two seconds, are users.
 #[derive(Debug)]
 pub struct Realm {
@@ -122,10 +123,12 @@ fn start() -> Running {
             realm.administer(
                 "addprinc -randkey nfs/server.test\n\
                  addprinc -randkey nfs/other.test\n\
+                 addprinc -randkey nfs/127.0.0.1\n\
                  addprinc -pw secret alice\n\
                  addprinc -pw secret -maxlife 2sec mayfly\n\
                  ktadd -k server.keytab nfs/server.test\n\
-                 ktadd -k other.keytab nfs/other.test\n",
+                 ktadd -k other.keytab nfs/other.test\n\
+                 ktadd -k loopback.keytab nfs/127.0.0.1\n",
             );
         }
         let mut center = realm.program("krb5kdc").arg("-n").stdin(Stdio::null()).spawn().unwrap();

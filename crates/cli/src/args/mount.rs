@@ -28,7 +28,8 @@ ends it immediately.
 Options (-o), as in mount(8) and nfs(5):
   ro  hard  soft  timeo=TENTHS  retrans=N             hard (default) retries indefinitely; soft gives errors
   vers=3|4.1|4.2  proto=  port=  provider=  nconnect=  busy_poll=  rsize=  wsize=  mountport=  registration=
-  xprtsec=none|tls|mtls  tls_ca=FILE  tls_cert=FILE  tls_key=FILE  tls_name=NAME  resvport  noresvport
+  sec=sys|krb5|krb5i|krb5p  resvport  noresvport
+  xprtsec=none|tls|mtls  tls_ca=FILE  tls_cert=FILE  tls_key=FILE  tls_name=NAME
   actimeo=  acregmin=  acregmax=  acdirmin=  acdirmax=  noac  lookupcache=all|positive|none
   allow_other            grant access to all users (implies default_permissions: the kernel checks modes)
   default_permissions    without it the server checks permissions when a file is opened

@@ -109,6 +109,7 @@ fn the_url_options_in_the_options_page_are_valid() {
         "rsize" | "wsize" => "=64K",
         "mountport" => "=2049",
         "registration" => "=dynamic",
+        "sec" => "=krb5p",
         "xprtsec" => "=mtls",
         "tls_ca" | "tls_cert" | "tls_key" => "=/etc/x.pem",
         "tls_name" => "=nfs.example",
@@ -119,7 +120,7 @@ fn the_url_options_in_the_options_page_are_valid() {
         let url = format!("nfs://h/e?{key}{}", value(key));
         url.parse::<millrace_client::Url>().unwrap_or_else(|e| panic!("{url}: {e}"));
     }
-    assert_eq!(words.len(), 16, "{words:?}");
+    assert_eq!(words.len(), 17, "{words:?}");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::{
 };
 
 use millrace_buffer::{Arena, ArenaConfig, Buffer, SPAN_BYTES, TRIM_INTERVAL};
-use millrace_oncrpc::EncodedCredential;
+use millrace_oncrpc::SecurityFlavor;
 use millrace_rdma::{
     Provider,
     registration::{Registration, RegistrationStats},
@@ -24,6 +24,7 @@ use super::{
 use crate::{
     Connector, Error, Identity, Options, Stats, Url, Version,
     connect::{Network, NetworkConnector, UrlConnector},
+    credential::CallCredential,
     exchange::Answer,
     mount::Mounted,
     ops::{Attributes, Call, FileHandle, FsInfo, Status, Wcc},
@@ -75,7 +76,7 @@ pub(crate) struct Shared {
 #[derive(Clone)]
 pub struct Client {
     pub(crate) shared: Arc<Shared>,
-    credential: Arc<EncodedCredential>,
+    credential: Arc<CallCredential>,
 }
 
 /// Periodically returns unused memory to the system while the client exists.
@@ -194,12 +195,14 @@ impl Client {
         options: Options,
         registration: Arc<Registration>,
     ) -> Result<Self, Error> {
-        let credential = Arc::new(options.credential.credential().encoded());
         let pool = Pool::new(rt, arena, Arc::clone(&connector), &options);
+        let credential = Arc::new(pool.callers.credential(&options.credential));
         let unfinished = CloseOnDrop(Some(Arc::new(pool)));
         let Some(pool) = &unfinished.0 else { return Err(Error::Closed) };
         pool.connect_all().await?;
-        let limit = (pool.max_payload().min(SPAN_BYTES) as u32).max(512);
+        // Over RDMA, a protected message is in one buffer, with its data and what protects it.
+        let most = SPAN_BYTES - if options.sec == SecurityFlavor::Sys { 0 } else { 64 << 10 };
+        let limit = (pool.max_payload().min(most) as u32).max(512);
         let mounting = Mounting {
             pool,
             connector: &*connector,
@@ -249,7 +252,8 @@ impl Client {
     /// Returns a client over the same connections whose calls have the credentials of `who`.
     #[must_use]
     pub fn as_caller(&self, who: &Identity) -> Self {
-        Self { shared: Arc::clone(&self.shared), credential: Arc::new(who.credential().encoded()) }
+        let credential = Arc::new(self.shared.pool.callers.credential(who));
+        Self { shared: Arc::clone(&self.shared), credential }
     }
 
     /// Whether `other` has the same connections and credentials.
@@ -370,7 +374,7 @@ impl Client {
     }
 
     /// The credentials of calls.
-    pub(crate) fn credential(&self) -> &Arc<EncodedCredential> {
+    pub(crate) fn credential(&self) -> &Arc<CallCredential> {
         &self.credential
     }
 

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use millrace_oncrpc::{CallClass, EncodedCredential};
+use millrace_oncrpc::CallClass;
 use millrace_runtime::Uncancelled;
 
 use super::Client;
 use crate::{
     Delegation, Error, Recalled,
+    credential::CallCredential,
     ops::{Attributes, FileHandle},
     v4::{
         Session,
@@ -56,7 +57,7 @@ impl Client {
 /// Makes the request, which the caller has recorded in the table of delegations.
 async fn request(
     session: Arc<Session>,
-    credential: Arc<EncodedCredential>,
+    credential: Arc<CallCredential>,
     file: FileHandle,
 ) -> Result<Option<Delegated>, Error> {
     let asked = async {

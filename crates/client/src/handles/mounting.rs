@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use millrace_nfs::v4;
-use millrace_oncrpc::EncodedCredential;
 
 use crate::{
     Connector, Error, Options, Version,
+    credential::CallCredential,
     error::nfs_error,
     mount::{self, Mounted},
     ops::{self, Procedure, Status},
@@ -33,7 +33,7 @@ pub(super) struct Mount {
 pub(super) struct Mounting<'a> {
     pub(super) pool: &'a Arc<Pool>,
     pub(super) connector: &'a dyn Connector,
-    pub(super) credential: &'a EncodedCredential,
+    pub(super) credential: &'a CallCredential,
     pub(super) options: &'a Options,
     /// The path of the URL.
     pub(super) path: &'a [u8],
@@ -90,7 +90,8 @@ impl Mounting<'_> {
         let first = self.pool.any_transport().ok_or(Error::Closed)?;
         let caller = self.options.credential.credential();
         let arena = self.pool.arena.clone();
-        let mounted = mount::mount(self.connector, arena, caller, first, self.path).await?;
+        let sec = self.options.sec;
+        let mounted = mount::mount(self.connector, arena, caller, first, self.path, sec).await?;
         let args = ops::Fsinfo { root: mounted.root };
         let fsinfo = v3::call(self.pool, self.credential, &args, None).await?.result;
         let fsinfo = fsinfo.map_err(|status| self.refused(&mounted.export, status))?;
@@ -102,7 +103,7 @@ impl Mounting<'_> {
     async fn mount_v4(&self, version: Version, minor_version: u32) -> Result<(Mount, bool), Error> {
         let slots = self.options.credits.saturating_mul(self.options.nconnect as u32);
         let identity = &self.options.credential;
-        let own = identity.credential().encoded();
+        let own = self.pool.callers.credential(identity);
         let pool = Arc::clone(self.pool);
         let started = Session::start(pool, minor_version, &identity.machine, own, slots, self.payload).await;
         let session = started.map_err(|e| match is_unsupported(&e) {

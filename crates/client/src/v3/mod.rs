@@ -5,12 +5,13 @@ mod procedures;
 
 use millrace_buffer::Buffer;
 use millrace_nfs::v3;
-use millrace_oncrpc::{EncodedCredential, Reply, SUCCESS_HEADER_BYTES};
+use millrace_oncrpc::{Reply, SUCCESS_HEADER_BYTES};
 use millrace_xdr::{Decoder, Encoder, XdrError};
 pub(crate) use procedures::Procedure;
 
 use crate::{
     Error,
+    credential::CallCredential,
     exchange::{Answer, Verdict, WithoutSlot},
     ops::{self, Status, class, is_unrepeatable},
     pool::{CallSpec, Pool, Retry},
@@ -32,7 +33,7 @@ const READ_DATA: usize = SUCCESS_HEADER_BYTES + 4 + 4 + 84 + 4 + 4 + 4;
 /// Makes a call. Repeats it while the server returns JUKEBOX.
 pub(crate) async fn call<C: Procedure>(
     pool: &Pool,
-    credential: &EncodedCredential,
+    credential: &CallCredential,
     args: &C,
     payload: Option<Buffer>,
 ) -> Result<Answer<Result<C::Ok, Status>>, Error> {

@@ -9,11 +9,12 @@ use std::{
 
 use futures::{StreamExt, channel::oneshot};
 use millrace_nfs::v4::{DelegreturnArgs, Operation, Stateid, Status};
-use millrace_oncrpc::{CallClass, EncodedCredential};
+use millrace_oncrpc::CallClass;
 use millrace_runtime::Uncancelled;
 
 use crate::{
     Error,
+    credential::CallCredential,
     v4::{
         compound::{Compound, Failure, Operations, Results},
         delegations::Trust,
@@ -32,7 +33,7 @@ const RETURNS: usize = 32;
 pub struct Delegation {
     session: Arc<Session>,
     /// Credentials of the request for it.
-    credential: Arc<EncodedCredential>,
+    credential: Arc<CallCredential>,
     file: Vec<u8>,
     stateid: Stateid,
     trust: Arc<Trust>,
@@ -117,7 +118,7 @@ impl Session {
     /// Records a delegation that the server has granted.
     pub(crate) fn hold(
         self: &Arc<Self>,
-        credential: &Arc<EncodedCredential>,
+        credential: &Arc<CallCredential>,
         file: &[u8],
         stateid: Stateid,
     ) -> (Delegation, Recalled) {
@@ -133,12 +134,7 @@ impl Session {
         (delegation, Recalled(new.ended))
     }
 
-    async fn return_delegation(
-        self: &Arc<Self>,
-        credential: &EncodedCredential,
-        file: &[u8],
-        stateid: Stateid,
-    ) {
+    async fn return_delegation(self: &Arc<Self>, credential: &CallCredential, file: &[u8], stateid: Stateid) {
         let spec = |operation: Operation| spec(operation.name(), REPLY, CallClass::Other);
         let mut call = Return { file, stateid };
         let returned = self.call(credential, spec(Operation::Delegreturn), true, &mut call, None).await;

@@ -3,14 +3,15 @@
 use std::sync::Arc;
 
 use millrace_nfs::v4::{Operation, Status};
-use millrace_oncrpc::{CallClass, EncodedCredential};
+use millrace_oncrpc::CallClass;
 
 use super::{
-    compounds::{GetChangeProof, GetServerInfo, Root, ServerInfo, Step},
+    compounds::{Accepted, GetChangeProof, GetServerInfo, Root, ServerInfo, Step},
     status::status_of,
 };
 use crate::{
     Error,
+    credential::CallCredential,
     mount::{Mounted, normalize, text},
     ops::{self, FileType, access},
     v4::{self, ChangeProof, Session, compound::Compound},
@@ -30,7 +31,7 @@ type Reply<O> = Result<O, (Operation, Status)>;
 
 async fn call<C: Compound>(
     session: &Arc<Session>,
-    credential: &EncodedCredential,
+    credential: &CallCredential,
     name: &'static str,
     compound: &mut C,
 ) -> Result<Reply<C::Ok>, Error> {
@@ -42,11 +43,14 @@ async fn call<C: Compound>(
 /// file system ID changes; the last such directory of the path is the export, or the root of the tree if there is none.
 pub(crate) async fn find_export(
     session: &Arc<Session>,
-    credential: &EncodedCredential,
+    credential: &CallCredential,
     path: &[u8],
 ) -> Result<Found, Error> {
-    let failed = |(operation, status)| Error::Nfs4 { operation, status };
-    let root = call(session, credential, "PUTROOTFH", &mut Root).await?.map_err(failed)?;
+    let root = match call(session, credential, "PUTROOTFH", &mut Root).await? {
+        Ok(root) => root,
+        Err((_, Status::WrongSec)) => return Err(wrong_flavor(session, credential, None, path).await?),
+        Err((operation, status)) => return Err(Error::Nfs4 { operation, status }),
+    };
     let path = normalize(path);
     let (mut export, mut depth, mut at, mut known) = (root, 0, root, true);
     let names: Vec<&[u8]> = path.split(|b| *b == b'/').filter(|name| !name.is_empty()).collect();
@@ -61,6 +65,10 @@ pub(crate) async fn find_export(
             }
             // Later calls resolve the rest, and report errors.
             Ok(_) => break,
+            Err((_, Status::WrongSec)) => {
+                let at = Some((at.handle, *name));
+                return Err(wrong_flavor(session, credential, at, &path).await?);
+            }
             Err((_, Status::NoEnt)) if i == 0 => {
                 if !can_create(session, credential, root.handle).await? {
                     let server = session.pool.server().to_owned();
@@ -82,10 +90,27 @@ pub(crate) async fn find_export(
     Ok(Found { mounted, known })
 }
 
+/// The error for an object that the server does not let use with the flavor of the calls: of a name in a directory, or the
+/// root of the tree.
+async fn wrong_flavor(
+    session: &Arc<Session>,
+    credential: &CallCredential,
+    at: Option<(ops::FileHandle, &[u8])>,
+    path: &[u8],
+) -> Result<Error, Error> {
+    let accepted = call(session, credential, "SECINFO", &mut Accepted { at }).await?;
+    Ok(Error::SecurityFlavor {
+        server: session.pool.server().to_owned(),
+        path: text(path),
+        used: session.pool.callers.flavor(),
+        accepted: accepted.unwrap_or_default(),
+    })
+}
+
 /// The properties of the file system of the export with this root, or the status of the call.
 pub(crate) async fn server_info(
     session: &Arc<Session>,
-    credential: &EncodedCredential,
+    credential: &CallCredential,
     root: ops::FileHandle,
 ) -> Result<Result<ServerInfo, ops::Status>, Error> {
     match call(session, credential, "FSINFO", &mut GetServerInfo { root }).await? {
@@ -97,7 +122,7 @@ pub(crate) async fn server_info(
 /// What the change attribute of objects proves.
 pub(crate) async fn change_proof(
     session: &Arc<Session>,
-    credential: &EncodedCredential,
+    credential: &CallCredential,
     object: ops::FileHandle,
 ) -> Result<ChangeProof, Error> {
     let proof = call(session, credential, "GETATTR", &mut GetChangeProof { object }).await?;
@@ -107,7 +132,7 @@ pub(crate) async fn change_proof(
 /// Whether the caller can create objects in `dir`: not in the directories above exports.
 async fn can_create(
     session: &Arc<Session>,
-    credential: &EncodedCredential,
+    credential: &CallCredential,
     dir: ops::FileHandle,
 ) -> Result<bool, Error> {
     let mut args = ops::Access { object: dir, access: access::EXTEND };
@@ -118,7 +143,7 @@ async fn can_create(
 /// The first names in a directory, as paths. Errors are ignored: the names are for a message.
 async fn names_in(
     session: &Arc<Session>,
-    credential: &EncodedCredential,
+    credential: &CallCredential,
     dir: ops::FileHandle,
 ) -> Result<Vec<String>, Error> {
     let count = REPLY as u32 / 2;

@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use millrace_buffer::Buffer;
 use millrace_nfs::v4::READ_DATA_OFFSET;
-use millrace_oncrpc::{EncodedCredential, SUCCESS_HEADER_BYTES};
+use millrace_oncrpc::SUCCESS_HEADER_BYTES;
 
 use super::{Session, compound::Compound, session::spec, status::status_of};
 use crate::{
     Error,
+    credential::CallCredential,
     exchange::Answer,
     ops::{Call, Procedure, Status, class, is_unrepeatable},
     pool::CallSpec,
@@ -24,7 +25,7 @@ const COMPOUND_REPLY: usize = 2048;
 /// Makes a call as a COMPOUND of NFSv4.
 pub(crate) async fn call<C: Call + Compound<Ok = <C as Call>::Ok>>(
     session: &Arc<Session>,
-    credential: &EncodedCredential,
+    credential: &CallCredential,
     args: &mut C,
     payload: Option<Buffer>,
 ) -> Result<Answer<Result<<C as Call>::Ok, Status>>, Error> {

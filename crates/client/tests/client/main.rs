@@ -6,6 +6,7 @@ mod broken_connections;
 mod common;
 mod examples;
 mod file_streams;
+mod kerberos;
 mod memory;
 mod paths;
 mod public_api;

@@ -35,7 +35,7 @@ use crate::{
 const PLAIN_HEADER: usize = 40;
 /// Bytes of the longest handle: the rest of a credential has 20.
 const MAX_HANDLE: usize = MAX_AUTH_BODY - 20;
-/// The number from which on a context is replaced: so many calls cannot be in flight.
+/// The number from which on a context is replaced, before its last one.
 const LAST_SEQUENCE: u32 = MAX_SEQUENCE - (1 << 24);
 /// Bytes of the longest reply to a call that establishes a context: with a token of Kerberos or an error of it.
 const INIT_REPLY: usize = 16 << 10;
@@ -92,7 +92,7 @@ pub enum GssError {
         /// `minor_status`.
         minor: u32,
     },
-    /// The server does not know RPCSEC_GSS.
+    /// The server has no RPCSEC_GSS.
     #[error("the server accepts no security contexts: it is not set up for Kerberos ({0:?})")]
     Unsupported(AuthStat),
     /// The reply to the call that establishes it is not one of the service.
@@ -229,7 +229,7 @@ impl GssClient {
         }
     }
 
-    /// Gives up a context that the server does not know any more.
+    /// Gives up a context that the server has lost.
     pub fn reject(&self, seal: &CallSeal) {
         let mut state = self.state.lock();
         if state.current.as_ref().is_some_and(|current| Arc::ptr_eq(&current.context, &seal.context)) {
@@ -353,7 +353,7 @@ impl CallSeal {
         }
     }
 
-    /// Whether payloads of the call and its reply are items of their own, which RPC-over-RDMA may move apart from the message
+    /// Whether payloads of the call and its reply are separate items, which RPC-over-RDMA may move apart from the message
     /// (RFC 8166 section 3.4.1). Otherwise they are inside of another item.
     pub fn keeps_items(&self) -> bool {
         self.protection() == Protection::Authentication
@@ -371,7 +371,7 @@ impl CallSeal {
         };
         spec.max_head += before + after;
         if self.protection() == Protection::Privacy {
-            spec.payload_offset = 0; // Its place is known when it is decrypted.
+            spec.payload_offset = 0; // It has a place when it is decrypted.
         } else if spec.payload_offset > 0 {
             spec.payload_offset += before;
         }

@@ -8,7 +8,7 @@ from urllib.parse import quote, unquote
 
 URL_OPTIONS = (
     *("vers", "proto", "provider", "nconnect", "busy_poll", "rsize", "wsize", "mountport", "registration"),
-    *("xprtsec", "tls_ca", "tls_cert", "tls_key", "tls_name"),
+    *("sec", "xprtsec", "tls_ca", "tls_cert", "tls_key", "tls_name"),
 )
 """Options of URLs that have a value; the others are ``resvport`` and ``noresvport``."""
 

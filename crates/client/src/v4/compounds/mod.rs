@@ -23,7 +23,7 @@ pub(crate) use changes::GetChangeProof;
 pub(crate) use copy::Copy;
 pub(crate) use delegate::{Delegate, Delegates};
 pub(crate) use file_system::{GetServerInfo, ServerInfo};
-pub(crate) use root::{Root, Step};
+pub(crate) use root::{Accepted, Root, Step};
 pub(crate) use sparse::{ChangeSpace, Seek};
 pub(crate) use walk::{MAX_COMPONENTS, Walk, Walked};
 pub(crate) use whole::{Whole, procedure_of};

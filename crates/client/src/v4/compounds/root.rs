@@ -1,6 +1,9 @@
 //! The steps from the root of an NFSv4 server to an export.
 
-use millrace_nfs::v4::{Attributes, Fsid, GetfhOk, Operation};
+use millrace_nfs::v4::{
+    Attributes, Fsid, GetfhOk, Opaque, Operation, SecinfoArgs, SecinfoNoNameArgs, SecinfoOk, SecinfoStyle,
+};
+use millrace_oncrpc::SecurityFlavor;
 
 use super::attributes::{attributes, handle};
 use crate::{
@@ -61,5 +64,37 @@ impl Compound for Step<'_> {
         r.done(Operation::Putfh)?;
         r.lookup(self.name)?;
         place(r)
+    }
+}
+
+/// The security flavors that the server accepts for a name in a directory, or for the root of its name space.
+pub(crate) struct Accepted<'n> {
+    pub(crate) at: Option<(FileHandle, &'n [u8])>,
+}
+
+impl Compound for Accepted<'_> {
+    type Ok = Vec<SecurityFlavor>;
+
+    fn operations(&self, ops: &mut Operations<'_>) {
+        match self.at {
+            Some((dir, name)) => {
+                ops.putfh(dir.as_bytes()).put(Operation::Secinfo, &SecinfoArgs { name: Opaque(name) })
+            }
+            None => {
+                let args = SecinfoNoNameArgs { style: SecinfoStyle::CurrentFh };
+                ops.put(Operation::Putrootfh, &()).put(Operation::SecinfoNoName, &args)
+            }
+        };
+    }
+
+    fn results(&self, r: &mut Results<'_>) -> Result<Vec<SecurityFlavor>, Failure> {
+        let (put, operation) = match self.at {
+            Some(_) => (Operation::Putfh, Operation::Secinfo),
+            None => (Operation::Putrootfh, Operation::SecinfoNoName),
+        };
+        r.done(put)?;
+        let ok: SecinfoOk<'_> = r.next(operation)?;
+        let of = |n| SecurityFlavor::ALL.into_iter().find(|flavor| flavor.number() == n);
+        Ok(ok.flavors.0.iter().filter_map(|flavor| of(flavor.number()?)).collect())
     }
 }

@@ -24,7 +24,7 @@ use std::sync::{
 use futures::channel::mpsc;
 
 use millrace_nfs::v4::{Operation, Status};
-use millrace_oncrpc::{CallClass, EncodedCredential};
+use millrace_oncrpc::CallClass;
 use millrace_runtime::{
     RuntimeExt,
     sync::{Mutex, MutexGuard},
@@ -38,7 +38,7 @@ use super::{
     compound::Compound,
     session::{Session, spec},
 };
-use crate::{Error, ops::LockEpoch};
+use crate::{Error, credential::CallCredential, ops::LockEpoch};
 
 /// Maximum size of the replies in bytes: a denied lock has an owner of up to 1 KiB.
 const REPLY: usize = 2048;
@@ -54,7 +54,7 @@ pub(crate) struct FileLocks {
     session: Arc<Session>,
     file: Vec<u8>,
     /// Credentials of the first lock, which also apply to reclaims.
-    credential: Arc<EncodedCredential>,
+    credential: Arc<CallCredential>,
     /// Owner of the open.
     open_owner: [u8; 8],
     /// Held during an operation.
@@ -67,7 +67,7 @@ pub(crate) struct FileLocks {
 
 impl FileLocks {
     /// The locks of the file with this handle.
-    pub(crate) fn of(session: &Arc<Session>, file: &[u8], credential: &Arc<EncodedCredential>) -> Arc<Self> {
+    pub(crate) fn of(session: &Arc<Session>, file: &[u8], credential: &Arc<CallCredential>) -> Arc<Self> {
         session.locked.get_or_insert(file, || Self {
             session: Arc::clone(session),
             file: file.to_vec(),

@@ -1,42 +1,32 @@
 //! The end of a client: it destroys its session and client ID at the server (RFC 8881 sections 18.37 and 18.50).
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{future::Future, sync::Arc};
 
-use millrace_nfs::v4::{ClientId, SessionId};
-use millrace_oncrpc::{CallClass, Transport};
-use millrace_runtime::Runtime;
+use millrace_nfs::v4::{self, ClientId, SessionId};
+use millrace_oncrpc::CallClass;
 use millrace_xdr::Encode;
 
 use super::{STATE_REPLY, Session, spec};
 use crate::{
-    Connection,
+    pool::{END_TIMEOUT, submit_all},
     v4::{
         calls::{DestroyClientid, DestroySession},
         compound::Request,
     },
 };
 
-/// Maximum duration of the last calls of a client, so that an unresponsive server does not delay the end of a program.
-const END_TIMEOUT: Duration = Duration::from_secs(1);
-
 impl Session {
     /// Makes calls in progress and later ones fail. The future ends the client at the server and closes the connections,
     /// within [`END_TIMEOUT`].
     pub(crate) fn end(&self) -> impl Future<Output = ()> + Send + use<> {
-        let connections = ClosedOnDrop(self.pool.take());
+        let connections = self.pool.take();
         let client = self.record.try_lock().and_then(|record| record.client);
-        let transport = connections.0.first().map(|c| Arc::clone(&c.transport));
-        let requests = match (self.slots.session(), client) {
+        let mut requests = match (self.slots.session(), client) {
             (Some(session), Some((client_id, _))) => self.last_requests(session, client_id),
             _ => Vec::new(),
         };
-        let rt = Arc::clone(&self.pool.rt);
-        async move {
-            let _closed = connections;
-            if let Some(transport) = transport {
-                submit_all(&*rt, &*transport, requests).await;
-            }
-        }
+        requests.extend(self.pool.callers.end((v4::PROGRAM, v4::VERSION)));
+        self.pool.finish(connections, requests)
     }
 
     /// Returns the delegations, within [`END_TIMEOUT`], and then as [`Self::end`].
@@ -77,25 +67,5 @@ impl Session {
     /// A request outside of sessions, or `None` if it cannot be encoded.
     fn state_request(&self, name: &'static str, args: &impl Encode) -> Option<millrace_oncrpc::Request> {
         self.pool.request(spec(name, STATE_REPLY, CallClass::Other), &self.credential, args).ok()
-    }
-}
-
-/// Sends requests one after another, for at most [`END_TIMEOUT`]. Without them, the server ends the client when its lease
-/// expires.
-async fn submit_all(rt: &dyn Runtime, transport: &dyn Transport, requests: Vec<millrace_oncrpc::Request>) {
-    let submit = async {
-        for request in requests {
-            drop(transport.submit(request).await);
-        }
-    };
-    let _ = millrace_runtime::timeout(rt, END_TIMEOUT, submit).await;
-}
-
-/// Connections that are closed when the value is dropped.
-struct ClosedOnDrop(Vec<Connection>);
-
-impl Drop for ClosedOnDrop {
-    fn drop(&mut self) {
-        self.0.iter().for_each(|c| c.transport.close());
     }
 }

@@ -7,13 +7,14 @@ use std::{
 
 use millrace_buffer::Buffer;
 use millrace_nfs::v4::{Operation, SequenceOk, Status, sequence_flags};
-use millrace_oncrpc::{CallClass, EncodedCredential, Reply, Transport};
+use millrace_oncrpc::{CallClass, Reply, Transport};
 use millrace_runtime::Instant;
 use millrace_xdr::{Encode, Encoder};
 
 use super::{STATE_REPLY, Session, spec};
 use crate::{
     Error,
+    credential::CallCredential,
     exchange::{Answer, Exchange, Verdict},
     pool::{CallSpec, Retry},
     retry::{Event, Recovery},
@@ -39,7 +40,7 @@ type VerdictOf<C> = Verdict<Result<<C as Compound>::Ok, (Operation, Status)>>;
 /// A call in the session. The server executes a request in a slot once, with any number of transmissions.
 struct InSlot<'c, C> {
     session: &'c Arc<Session>,
-    credential: &'c EncodedCredential,
+    credential: &'c CallCredential,
     spec: CallSpec,
     /// Whether the server must keep the reply, because the operations cannot be repeated.
     cache_this: bool,
@@ -67,6 +68,10 @@ impl<C: Compound> Exchange for InSlot<'_, C> {
     /// A slot whose last call was abandoned is settled by SEQUENCE alone.
     fn settles(&self, held: &Held) -> bool {
         held.is_uncertain()
+    }
+
+    fn credential(&self, held: &Held) -> &CallCredential {
+        if held.is_uncertain() { &self.session.credential } else { self.credential }
     }
 
     fn spec(&self, held: &Held) -> CallSpec {
@@ -222,7 +227,7 @@ impl Session {
     /// the operations cannot be repeated. `payload` is the buffer for the data at the end of the reply.
     pub(crate) async fn call<C: Compound>(
         self: &Arc<Self>,
-        credential: &EncodedCredential,
+        credential: &CallCredential,
         spec: CallSpec,
         cache_this: bool,
         compound: &mut C,
@@ -237,7 +242,7 @@ impl Session {
     /// Makes a call of a recovery, whose deadline it has. `None` if the session is lost.
     pub(in crate::v4) async fn call_in_recovery<C: Compound>(
         self: &Arc<Self>,
-        credential: &EncodedCredential,
+        credential: &CallCredential,
         name: &'static str,
         compound: &mut C,
         retry: &mut Retry<'_>,

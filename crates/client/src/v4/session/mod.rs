@@ -16,7 +16,7 @@ use std::sync::{
 };
 
 use millrace_nfs::v4::{self, ChannelAttrs, ClientId, Verifier};
-use millrace_oncrpc::{CallClass, EncodedCredential};
+use millrace_oncrpc::CallClass;
 use millrace_runtime::{RuntimeExt, sync::Mutex};
 
 pub(crate) use self::establish::is_unsupported;
@@ -29,6 +29,7 @@ use super::{
 };
 use crate::{
     Error,
+    credential::CallCredential,
     pool::{CallSpec, Pool},
 };
 
@@ -88,7 +89,7 @@ pub(crate) struct Session {
     owner: String,
     verifier: Verifier,
     /// Credentials of the operations on client ID and session.
-    pub(super) credential: EncodedCredential,
+    pub(super) credential: CallCredential,
     /// Requested limits of sessions.
     fore: ChannelAttrs,
     slots: Arc<Slots>,
@@ -126,7 +127,7 @@ impl Session {
         pool: Arc<Pool>,
         minor_version: u32,
         machine: &str,
-        credential: EncodedCredential,
+        credential: CallCredential,
         slots: u32,
         payload: u32,
     ) -> Result<Arc<Self>, Error> {
