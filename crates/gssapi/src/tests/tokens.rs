@@ -29,11 +29,11 @@ fn established(realm: &Realm, service: &str, keytab: &Path) -> [SecurityContext;
         Cred::acquire(Usage::Accept, &[(c"rcache", c"none:"), (c"keytab", &keytab)], "test").unwrap();
     let target = Name::of_service(service).unwrap();
     let [mut initiator, mut acceptor] = [(); 2].map(|()| SecurityContext::new().unwrap());
-    let first = initiator.init(&client, &target, &[], "test");
+    let first = initiator.init(&client, &target, &[]);
     assert!(first.result.unwrap().is_none());
     let second = acceptor.accept(&server, &first.token);
     second.result.unwrap().unwrap();
-    initiator.init(&client, &target, &second.token, "test").result.unwrap().unwrap();
+    initiator.init(&client, &target, &second.token).result.unwrap().unwrap();
     [initiator, acceptor]
 }
 
