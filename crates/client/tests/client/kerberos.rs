@@ -180,6 +180,47 @@ realm_tests! {
             server.stop_blocking(Duration::from_secs(1));
         }
     }
+
+    fn another_caller_has_the_tickets_of_the_own_cache(realm) {
+        if !rustix::process::geteuid().is_root() {
+            println!("skipped: only root can give files to other users");
+            return;
+        }
+        // No user has these ids.
+        let [owner, stranger] = [3_123_123, 3_123_124];
+        let path = |uid: u32| std::path::PathBuf::from(format!("/tmp/krb5cc_{uid}"));
+        for uid in [owner, stranger] {
+            let _ = std::fs::remove_file(path(uid));
+        }
+        let own = realm.ticket("alice", &[]);
+        std::fs::copy(own.trim_start_matches("FILE:"), path(owner)).unwrap();
+        std::os::unix::fs::chown(path(owner), Some(owner), None).unwrap();
+        std::os::unix::fs::symlink(path(owner), path(stranger)).unwrap();
+        realm.administer("addprinc -pw secret bob\n");
+        use_cache(&realm.ticket("bob", &[]));
+        let server = start(realm, &["/p=memory:16MiB,sec=krb5p:sys,squash=none"]);
+        let at = server.tcp_addr().unwrap();
+        run(async {
+            open_to_all(&format!("nfs://{at}/p")).await;
+            for version in VERSIONS {
+                // The tickets of this process are not used for others.
+                let root = Client::connect(format!("nfs://{at}/p?vers={version}&sec=krb5p")).await.unwrap();
+                let of = |uid| root.as_caller(&Identity { uid, gid: uid, ..Identity::default() });
+                let name = format!("{version}");
+                of(owner).create_dir(&name).await.unwrap();
+                assert_eq!(of(owner).metadata(&name).await.unwrap().uid(), 1000);
+                for uid in [stranger, 3_123_125] {
+                    let e = of(uid).metadata(&name).await.unwrap_err();
+                    println!("{e}");
+                    assert!(e.to_string().contains(&format!("kinit -c FILE:/tmp/krb5cc_{uid}")), "{e}");
+                }
+            }
+        });
+        for uid in [owner, stranger] {
+            std::fs::remove_file(path(uid)).unwrap();
+        }
+        server.stop_blocking(Duration::from_secs(1));
+    }
 }
 
 #[test]
