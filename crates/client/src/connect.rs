@@ -24,7 +24,7 @@ use millrace_runtime::{BoxFuture, ByteStream, RuntimeRef, StreamProvider, resolv
 
 use millrace_tls::ConfigError;
 
-use crate::{ConnectionStats, Error, Options, Proto, Tls, TlsFailure, Url, Version};
+use crate::{ConnectionStats, Error, Options, Proto, Tls, TlsFailure, Url, Version, tls};
 
 /// A connection to a server.
 #[derive(Clone)]
@@ -297,7 +297,7 @@ impl Target {
     async fn connect_secured(&self, addr: SocketAddr) -> Result<Connection, Cause> {
         let config = requester_config(&self.options, Arc::clone(&self.registration))?;
         let (rt, arena) = (Arc::clone(&self.rt), self.arena.clone());
-        let secure = |stream| self.options.tls.protect_iwarp(stream, &self.host);
+        let secure = |stream| tls::protect_iwarp(&self.options.tls, stream, &self.host);
         let qp = connect_iwarp::<Cause, _>(Arc::clone(&rt), addr, config.connect_params(), secure).await?;
         let requester = Requester::from_queue_pair(qp, rt, arena, config)?;
         Ok(over_requester(requester, IWARP, addr))
@@ -332,7 +332,7 @@ async fn over_stream(
     options: &Options,
 ) -> Result<Connection, Cause> {
     let version = if options.vers == Some(Version::V3) { 3 } else { 4 };
-    let stream = options.tls.protect(stream, host, version).await?;
+    let stream = tls::protect(&options.tls, stream, host, version).await?;
     let config = TcpClientConfig {
         max_in_flight: options.credits.max(1) as usize,
         timeout: options.timeout,

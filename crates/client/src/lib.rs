@@ -89,13 +89,14 @@ pub use millrace_rpcrdma::Padding;
 pub use millrace_rpcrdma::{self as rpcrdma, Design};
 #[doc(no_inline)]
 pub use millrace_runtime::{self as runtime, RuntimeRef, StreamProvider, tokio_rt::TokioRuntime};
+pub use millrace_tls::Tls;
 pub use mount::exports;
 pub use open_options::OpenOptions;
 pub use ops::FileType;
 pub use options::{Identity, Options, Proto, RetryPolicy};
 pub use read_dir::{DirEntry, ReadDir, is_valid_name};
 pub use stats::{ConnectionStats, Stats};
-pub use tls::{Tls, TlsFailure};
+pub use tls::TlsFailure;
 pub use url::Url;
 pub use v4::{Conflict, Delegation, LockKind, Recalled};
 pub use version::Version;

@@ -190,7 +190,7 @@ pub struct Options {
     pub retry: RetryPolicy,
     /// The RDMA provider.
     pub provider: ProviderChoice,
-    /// TLS.
+    /// TLS of the connections for NFS. MOUNT and rpcbind on other ports are in the clear.
     pub tls: Tls,
     /// The security flavor of the calls; MOUNT has always AUTH_SYS, as Linux's. With Kerberos, the tickets are those of the user
     /// in [`Self::credential`], whose other fields are of no concern: for the user of this process in the default cache

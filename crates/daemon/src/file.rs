@@ -248,6 +248,7 @@ mod tests {
     use millrace_oncrpc::stages::DEFAULT_SAMPLE;
     use millrace_rdma::registration::Strategy;
     use millrace_rdma_providers::ProviderChoice;
+    use millrace_server::TransportSecurity;
     use millrace_server::{
         Backend, ByteSize, Delegations, ExportConfig, Identities, Nfs4Settings, Squash, TargetSettings,
     };
@@ -406,6 +407,7 @@ mod tests {
             [[target]]
             name = "disks"
             initiators = ["iqn.1993-08.org.debian:01:abc"]
+            xprtsec = ["mtls"]
             incoming_user = { name = "host", secret_file = "DIR/secret" }
             outgoing_user = { name = "server", secret = "another secret" }
             addresses = ["192.0.2.1:3260,1"]
@@ -438,6 +440,7 @@ mod tests {
             ],
             initiators: vec!["iqn.1993-08.org.debian:01:abc".parse().unwrap()],
             chap: Some(chap.unwrap()),
+            xprtsec: TransportSecurity::Mtls,
             addresses: vec!["192.0.2.1:3260,1".parse().unwrap()],
         };
         assert_eq!(config.server.targets, [expected]);

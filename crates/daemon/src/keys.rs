@@ -17,7 +17,7 @@ use crate::{
     target_keys::Target,
     values::{
         Listening, backend, byte_size, optional_byte_size, optional_parsed, optional_path, parsed,
-        parsed_list, path,
+        parsed_list, path, xprtsec,
     },
 };
 
@@ -264,12 +264,6 @@ fn metrics_access<'de, D: Deserializer<'de>>(d: D) -> Result<MetricsAccess, D::E
         }
     };
     Ok(MetricsAccess { tls, token_file, insecure })
-}
-
-/// A list of protections of transports.
-fn xprtsec<'de, D: Deserializer<'de>>(d: D) -> Result<TransportSecurity, D::Error> {
-    let list = Vec::<String>::deserialize(d)?;
-    TransportSecurity::weakest(list.iter().map(String::as_str)).map_err(de::Error::custom)
 }
 
 const fn nobody() -> u32 {

@@ -11,10 +11,10 @@ use millrace_iscsi::{
     name::{IscsiName, TargetAddress},
 };
 use millrace_scsi::{self as scsi, BlockSize};
-use millrace_server::{ByteSize, LunSettings, TargetSettings, target_name};
+use millrace_server::{ByteSize, LunSettings, TargetSettings, TransportSecurity, target_name};
 use serde::{Deserialize, Deserializer, de};
 
-use crate::values::{optional_byte_size, optional_path, parsed_list, path};
+use crate::values::{optional_byte_size, optional_path, parsed_list, path, xprtsec};
 
 /// A wrapper, so that an error has the place of the target and not of the list.
 #[derive(Deserialize)]
@@ -35,12 +35,14 @@ struct TargetKeys {
     initiators: Vec<IscsiName>,
     incoming_user: Option<User>,
     outgoing_user: Option<User>,
+    #[serde(default, deserialize_with = "xprtsec")]
+    xprtsec: TransportSecurity,
     #[serde(default, deserialize_with = "parsed_list")]
     addresses: Vec<TargetAddress>,
 }
 
 fn settings(keys: TargetKeys) -> Result<TargetSettings, String> {
-    let TargetKeys { name, luns, initiators, incoming_user, outgoing_user, addresses } = keys;
+    let TargetKeys { name, luns, initiators, incoming_user, outgoing_user, xprtsec, addresses } = keys;
     let chap = match (incoming_user, outgoing_user) {
         (None, None) => None,
         (Some(User(incoming)), outgoing) => {
@@ -53,7 +55,7 @@ fn settings(keys: TargetKeys) -> Result<TargetSettings, String> {
         }
     };
     let luns = luns.into_iter().map(|Lun(lun)| lun).collect();
-    Ok(TargetSettings { name, luns, initiators, chap, addresses })
+    Ok(TargetSettings { name, luns, initiators, chap, xprtsec, addresses })
 }
 
 /// The name of a target, in the short form or not.

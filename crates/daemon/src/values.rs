@@ -10,7 +10,7 @@ use std::{
 };
 
 use millrace_runtime::{ipv6_host, lookup, percent_decode};
-use millrace_server::{Backend, ByteSize};
+use millrace_server::{Backend, ByteSize, TransportSecurity};
 use serde::{Deserialize, Deserializer, de};
 
 /// Parses a value from its text form.
@@ -203,6 +203,12 @@ pub(crate) fn byte_size<'de, D: Deserializer<'de>>(d: D) -> Result<ByteSize, D::
         }
     }
     d.deserialize_any(Visitor)
+}
+
+/// A list of protections of transports.
+pub(crate) fn xprtsec<'de, D: Deserializer<'de>>(d: D) -> Result<TransportSecurity, D::Error> {
+    let list = Vec::<String>::deserialize(d)?;
+    TransportSecurity::weakest(list.iter().map(String::as_str)).map_err(de::Error::custom)
 }
 
 #[cfg(test)]

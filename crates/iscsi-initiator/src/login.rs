@@ -15,8 +15,10 @@ use millrace_iscsi::{
     pdu::{Isid, PduReader},
     session::{InitiatorConfig, InitiatorSession},
 };
-use millrace_rdma::{ConnectParams, QueuePair};
+use millrace_rdma::{ConnectParams, ConnectionError, QueuePair};
+use millrace_rdma_providers::{ProviderChoice, connect_iwarp};
 use millrace_runtime::{BoxFuture, ByteStream, LocalPort, RuntimeRef, resolve, tokio_rt::TcpByteStream};
+use millrace_tls::{Protocol, Tls, TlsError, TlsStream};
 
 use crate::iser::{LoggedIn, connect_params, log_in};
 use crate::{
@@ -36,6 +38,7 @@ pub(crate) struct Dialer {
     options: Options,
     address: TargetAddress,
     transport: Transport,
+    tls: Tls,
     target: Option<IscsiName>,
     chap: Option<Mutual>,
     /// Memory of connections with iSER.
@@ -82,8 +85,17 @@ impl Dialer {
         // The type "random" (RFC 7143 section 11.12.5).
         let isid = Isid([0x80, a, b, c, d, e]);
         let arena = Arena::new(ArenaConfig { limit: options.memory, huge_pages: false });
-        let (transport, address) = (url.transport, url.address.clone());
-        Ok(Self { rt, options: options.clone(), address, transport, target, chap, isid, arena })
+        Ok(Self {
+            rt,
+            options: options.clone(),
+            address: url.address.clone(),
+            transport: url.transport,
+            tls: url.tls.clone(),
+            target,
+            chap,
+            isid,
+            arena,
+        })
     }
 
     /// The portal as text.
@@ -150,12 +162,15 @@ impl Dialer {
         portal: String,
         config: LoginConfig,
     ) -> Result<Step, Error> {
-        let streams = self.options.streams.clone();
         let connect = |to| -> BoxFuture<'static, io::Result<Box<dyn ByteStream>>> {
-            match &streams {
-                Some(streams) => streams.connect(LocalPort::Any, to),
-                None => Box::pin(async move { Ok(Box::new(TcpByteStream::connect(to).await?) as _) }),
-            }
+            let (streams, tls, host) = (self.options.streams.clone(), self.tls.clone(), address.host.clone());
+            Box::pin(async move {
+                let stream = match streams {
+                    Some(streams) => streams.connect(LocalPort::Any, to).await?,
+                    None => Box::new(TcpByteStream::connect(to).await?),
+                };
+                if tls.is_used() { protect(&tls, stream, &host, Protocol::Iscsi).await } else { Ok(stream) }
+            })
         };
         let stream = self.dial(address, &portal, connect).await?;
         let input = Input::new(PduReader::new(MAX_LOGIN_DATA));
@@ -189,7 +204,20 @@ impl Dialer {
         let (rt, arena, options) = (self.rt.clone(), self.arena.clone(), self.options.clone());
         let connect = |to: SocketAddr| -> BoxFuture<'static, io::Result<Box<dyn QueuePair>>> {
             let (rt, arena, options) = (rt.clone(), arena.clone(), options.clone());
+            let (tls, host) = (self.tls.clone(), address.host.clone());
             Box::pin(async move {
+                if tls.is_used() {
+                    if options.rdma.is_some() || options.provider == ProviderChoice::Verbs {
+                        let what =
+                            "TLS is not possible on RDMA adapters; use the provider iwarp, or iscsi://";
+                        return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+                    }
+                    let params = connect_params(ConnectParams::default(), true);
+                    let secure = async |stream| {
+                        protect(&tls, stream, &host, Protocol::Iwarp).await.map_err(Unconnected)
+                    };
+                    return connect_iwarp(rt, to, params, secure).await.map_err(|Unconnected(e)| e);
+                }
                 let provider = match options.rdma {
                     Some(provider) => provider,
                     None => options.provider.to_connect(to).map_err(io::Error::other)?.provider,
@@ -212,7 +240,8 @@ impl Dialer {
 
     fn refused(&self, portal: String, error: LoginError) -> Error {
         let Options { initiator, digests, .. } = &self.options;
-        let remedy = Wanted { initiator, chap: self.chap.as_ref(), digests: *digests }.remedy(&error);
+        let (chap, tls) = (self.chap.as_ref(), self.tls.xprtsec);
+        let remedy = Wanted { initiator, chap, digests: *digests, tls }.remedy(&error);
         Error::Login { portal, error, remedy }
     }
 
@@ -238,6 +267,39 @@ impl Dialer {
             }
         }
         Err(failed(reasons.join("; "), last))
+    }
+}
+
+/// The reason why an encrypted connection with iSER was not made.
+struct Unconnected(io::Error);
+
+impl From<ConnectionError> for Unconnected {
+    fn from(e: ConnectionError) -> Self {
+        Self(io::Error::other(e))
+    }
+}
+
+/// Encrypts the stream of a connection to `host`, before any PDU.
+async fn protect(
+    tls: &Tls,
+    stream: Box<dyn ByteStream>,
+    host: &str,
+    protocol: Protocol,
+) -> io::Result<Box<dyn ByteStream>> {
+    let (config, name) = tls.load(host).map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
+    match TlsStream::connect(stream, &config.for_protocol(protocol), &name).await {
+        Ok(stream) => Ok(Box::new(stream)),
+        Err(e) => {
+            let remedy = match TlsError::of(&e) {
+                // Of a target that takes the first message for a PDU.
+                None | Some(TlsError::Closed | TlsError::Misbehaved(_)) => {
+                    "only Millrace with [tls] in its configuration has it for iSCSI; use xprtsec=none with other targets"
+                }
+                Some(e) => tls.remedy(e),
+            };
+            let separator = if remedy.is_empty() { "" } else { "; " };
+            Err(io::Error::new(e.kind(), format!("the handshake of TLS failed: {e}{separator}{remedy}")))
+        }
     }
 }
 

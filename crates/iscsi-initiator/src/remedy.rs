@@ -6,6 +6,7 @@ use millrace_iscsi::{
     name::IscsiName,
     negotiation::{DigestPolicy, NegotiationError},
 };
+use millrace_tls::TransportSecurity;
 
 /// What a user checks when a port does not answer as a target.
 pub(crate) const CHECK_PORT: &str = "check that the target runs, and that the port is that of the transport (iscsi:// is TCP, iser:// is RDMA)";
@@ -16,6 +17,7 @@ pub(crate) struct Wanted<'a> {
     pub(crate) initiator: &'a IscsiName,
     pub(crate) chap: Option<&'a Mutual>,
     pub(crate) digests: DigestPolicy,
+    pub(crate) tls: TransportSecurity,
 }
 
 impl Wanted<'_> {
@@ -26,9 +28,17 @@ impl Wanted<'_> {
                 "list the targets with `millrace blk ls`".into()
             }
             LoginError::Status(Status::FORBIDDEN) => {
+                let stronger = match self.tls {
+                    TransportSecurity::None => " or use xprtsec=tls in the URL if the target wants TLS",
+                    TransportSecurity::Tls => {
+                        " or use xprtsec=mtls in the URL if the target wants a certificate"
+                    }
+                    TransportSecurity::Mtls => "",
+                };
                 format!(
-                    "permit the initiator {} at the target, or set its name (--initiator)",
-                    self.initiator
+                    "permit the initiator {} at the target, or set its name (--initiator){}{stronger}",
+                    self.initiator,
+                    if stronger.is_empty() { "" } else { "," }
                 )
             }
             LoginError::Status(Status::AUTHENTICATION) | LoginError::Authentication(_) => {
@@ -100,7 +110,8 @@ mod tests {
 
     fn sentence(error: LoginError, chap: Option<&Mutual>, digests: DigestPolicy) -> String {
         let initiator = "iqn.2026-01.example:host".parse().unwrap();
-        let remedy = Wanted { initiator: &initiator, chap, digests }.remedy(&error);
+        let tls = TransportSecurity::None;
+        let remedy = Wanted { initiator: &initiator, chap, digests, tls }.remedy(&error);
         Error::Login { portal: "192.0.2.1:3260".into(), error, remedy }.to_string()
     }
 

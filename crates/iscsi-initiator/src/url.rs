@@ -8,6 +8,7 @@ use millrace_iscsi::{
 };
 use millrace_runtime::ipv6_host;
 use millrace_scsi::Lun;
+use millrace_tls::Tls;
 
 use crate::Error;
 
@@ -23,7 +24,8 @@ pub enum Transport {
 /// URL of a logical unit, `iscsi://[USER[%SECRET]@]HOST[:PORT]/TARGET/LUN`, of a target, without the LUN, or of a
 /// portal for discovery, without target and LUN. With `iser://` the connection is over RDMA.
 ///
-/// The format is that of libiscsi: the CHAP secret follows the user after `%`. The host is a name, an IPv4 address or
+/// The format is that of libiscsi: the CHAP secret follows the user after `%`. `?xprtsec=tls&tls_ca=FILE` encrypts, with the
+/// options of NFS. The host is a name, an IPv4 address or
 /// an IPv6 address in brackets. [`Display`](fmt::Display) and [`Debug`] leave the secret out.
 ///
 /// ```
@@ -47,6 +49,8 @@ pub struct Url {
     pub target: Option<IscsiName>,
     /// The logical unit, if given.
     pub lun: Option<Lun>,
+    /// TLS, which no standard defines for iSCSI: of a Millrace target only, and not on RDMA adapters.
+    pub tls: Tls,
 }
 
 impl Url {
@@ -57,7 +61,7 @@ impl Url {
         target: Option<IscsiName>,
         lun: Option<Lun>,
     ) -> Self {
-        Self { transport, address, user: None, secret: None, target, lun }
+        Self { transport, address, user: None, secret: None, target, lun, tls: Tls::default() }
     }
 
     /// The credentials, if there are a name and a secret.
@@ -79,7 +83,18 @@ impl fmt::Display for Url {
         if let Some(target) = &self.target {
             write!(f, "/{target}")?;
         }
-        self.lun.map_or(Ok(()), |lun| write!(f, "/{}", lun.number()))
+        self.lun.map_or(Ok(()), |lun| write!(f, "/{}", lun.number()))?;
+        let Tls { xprtsec, ca, certificate, key, name } = &self.tls;
+        if !self.tls.is_used() {
+            return Ok(());
+        }
+        write!(f, "?xprtsec={xprtsec}")?;
+        for (option, file) in [("tls_ca", ca), ("tls_cert", certificate), ("tls_key", key)] {
+            if let Some(file) = file {
+                write!(f, "&{option}={}", file.display())?;
+            }
+        }
+        name.as_ref().map_or(Ok(()), |name| write!(f, "&tls_name={name}"))
     }
 }
 
@@ -107,6 +122,8 @@ fn parse(text: &str) -> Result<Url, String> {
         Some(("iser", rest)) => (Transport::Iser, rest),
         _ => return Err("it does not begin with iscsi:// or iser://".into()),
     };
+    let (rest, query) = rest.split_once('?').map_or((rest, None), |(rest, query)| (rest, Some(query)));
+    let tls = query.map(tls).transpose()?.unwrap_or_default();
     let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
     let (login, address) = match authority.rsplit_once('@') {
         Some((login, address)) => (Some(login), address),
@@ -133,7 +150,29 @@ fn parse(text: &str) -> Result<Url, String> {
     };
     let target = target.map(str::parse::<IscsiName>).transpose().map_err(|e| e.to_string())?;
     let lun = lun.map(str::parse::<Lun>).transpose().map_err(|e| e.to_string())?;
-    Ok(Url { transport, address, user, secret, target, lun })
+    Ok(Url { transport, address, user, secret, target, lun, tls })
+}
+
+/// The options of a URL, which are those of NFS.
+fn tls(query: &str) -> Result<Tls, String> {
+    let mut tls = Tls::default();
+    for option in query.split('&') {
+        match option.split_once('=') {
+            Some(("xprtsec", value)) => tls.xprtsec = value.parse()?,
+            Some(("tls_ca", file)) => tls.ca = Some(file.into()),
+            Some(("tls_cert", file)) => tls.certificate = Some(file.into()),
+            Some(("tls_key", file)) => tls.key = Some(file.into()),
+            Some(("tls_name", name)) => tls.name = Some(name.into()),
+            _ => {
+                return Err(format!(
+                    "`{option}` is not an option; there are xprtsec=none|tls|mtls, tls_ca=FILE, tls_cert=FILE, \
+                     tls_key=FILE and tls_name=NAME"
+                ));
+            }
+        }
+    }
+    tls.check(false)?;
+    Ok(tls)
 }
 
 #[cfg(test)]
@@ -157,6 +196,11 @@ mod tests {
                 "iscsi://me%a-secret-of-20-byte@h/iqn.2026-01.example:a/0",
                 "iscsi://me@h:3260/iqn.2026-01.example:a/0",
             ),
+            (
+                "iscsi://h/iqn.2026-01.example:a/7?xprtsec=mtls&tls_key=k&tls_cert=c&tls_ca=/a&tls_name=n",
+                "iscsi://h:3260/iqn.2026-01.example:a/7?xprtsec=mtls&tls_ca=/a&tls_cert=c&tls_key=k&tls_name=n",
+            ),
+            ("iser://h?xprtsec=tls", "iser://h:3260?xprtsec=tls"),
         ] {
             let url: Url = text.parse().unwrap();
             assert_eq!(url.to_string(), shown);
@@ -179,6 +223,10 @@ mod tests {
             ("iscsi://h/iqn.2026-01.example:a/16384", "is not a LUN"),
             ("iscsi://%s@h", "user is empty"),
             ("iscsi://me%short-key@h", "CHAP secret"),
+            ("iscsi://h?tls=yes", "there are xprtsec=none|tls|mtls, tls_ca=FILE"),
+            ("iscsi://h?xprtsec=ssl", "write none, tls or mtls"),
+            ("iscsi://h?tls_ca=a", "has no effect without TLS"),
+            ("iscsi://h?xprtsec=mtls", "needs a certificate of this client"),
         ] {
             let error = text.parse::<Url>().unwrap_err().to_string();
             assert!(error.contains(reason), "{text}: {error}");

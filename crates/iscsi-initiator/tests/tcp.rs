@@ -45,7 +45,16 @@ async fn serve() -> SocketAddr {
     let table = TargetTable::new(TableLimits::default());
     let (initiators, addresses) = (Vec::new(), Vec::new());
     let name = TARGET.parse().unwrap();
-    table.replace(vec![TargetConfig { name, device, initiators, chap: None, addresses }]).unwrap();
+    table
+        .replace(vec![TargetConfig {
+            name,
+            device,
+            initiators,
+            chap: None,
+            xprtsec: Default::default(),
+            addresses,
+        }])
+        .unwrap();
     let (limits, stats) = (ConnectionLimits::default(), Arc::default());
     let server = TcpTarget { table, rt: Arc::clone(&rt), arena, limits, stats };
     let largest = MAX_COMMAND_MEMORY;

@@ -57,7 +57,14 @@ async fn device(rt: &RuntimeRef, size: u64, block_size: BlockSize) -> Result<Arc
 fn target(rt: &RuntimeRef, device: Arc<Target>) -> Result<TcpTarget> {
     let table = TargetTable::new(TableLimits::default());
     let (initiators, addresses) = (Vec::new(), Vec::new());
-    table.replace(vec![TargetConfig { name: NAME.parse()?, device, initiators, chap: None, addresses }])?;
+    table.replace(vec![TargetConfig {
+        name: NAME.parse()?,
+        device,
+        initiators,
+        chap: None,
+        xprtsec: Default::default(),
+        addresses,
+    }])?;
     let (limits, stats) = (ConnectionLimits::default(), Arc::default());
     Ok(TcpTarget { table, rt: Arc::clone(rt), arena: arena(COMMANDS), limits, stats })
 }

@@ -8,6 +8,7 @@ use millrace_iscsi::{
     negotiation::Settings,
 };
 use millrace_scsi::Target;
+use millrace_tls::TransportSecurity;
 
 /// A target that initiators log in to.
 #[derive(Clone)]
@@ -20,6 +21,8 @@ pub struct TargetConfig {
     pub initiators: Vec<IscsiName>,
     /// Credentials; `None` if initiators need not authenticate.
     pub chap: Option<Mutual>,
+    /// The weakest protection of connections for which initiators may log in.
+    pub xprtsec: TransportSecurity,
     /// Addresses that discovery reports; if empty, the address of the discovery.
     pub addresses: Vec<TargetAddress>,
 }
@@ -47,9 +50,11 @@ impl Default for TableLimits {
     }
 }
 
-/// Limits of one connection.
+/// Limits of one connection, and its protection.
 #[derive(Debug, Clone)]
 pub struct ConnectionLimits {
+    /// The protection of the stream.
+    pub security: TransportSecurity,
     /// The parameters that the target negotiates.
     pub settings: Settings,
     /// Maximum number of commands in progress, at least 1.
@@ -74,6 +79,7 @@ pub struct ConnectionLimits {
 impl Default for ConnectionLimits {
     fn default() -> Self {
         Self {
+            security: TransportSecurity::None,
             settings: Settings { initial_r2t: false, max_burst: 1 << 20, ..Settings::default() },
             max_tasks: 128,
             max_unsolicited: 4 << 20,

@@ -62,6 +62,10 @@ impl Authority for Gate<'_> {
     fn admit(&mut self, identity: &Identity) -> Result<Admission, Refusal> {
         let Some(name) = &identity.target else { return Ok(Admission { chap: None }) };
         let target = self.table.target(name).ok_or(Refusal::Status(Status::NOT_FOUND))?;
+        if self.limits.security < target.xprtsec {
+            tracing::warn!(initiator = %identity.initiator, target = %name, "the target wants TLS (xprtsec={})", target.xprtsec);
+            return Err(Refusal::Status(Status::FORBIDDEN));
+        }
         if !target.permits(&identity.initiator) {
             return Err(Refusal::Status(Status::FORBIDDEN));
         }

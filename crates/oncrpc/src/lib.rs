@@ -32,10 +32,11 @@ pub use message::{
     SUCCESS_HEADER_BYTES, call_header,
 };
 pub use millrace_runtime::MaybeReady;
+pub use millrace_tls::TransportSecurity;
 pub use millrace_xdr::{Message, Payload};
 pub use plan::{Operations, Plan, SMALL_CALL, SMALL_REPLY};
 pub use received::ReceivedCall;
 pub use request::{Reply, ReplySpec, Request, RpcError, parse_reply};
-pub use sender::{LastSender, Peer, Sender, TransportKind, TransportSecurity};
+pub use sender::{LastSender, Peer, Sender, TransportKind};
 pub use service::{CallContext, Fault, Outcome, Program, REPLY_HEAD, Results, Service};
 pub use stages::{CallClass, Sampler, Stage, Stages};

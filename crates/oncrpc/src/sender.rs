@@ -1,8 +1,8 @@
 //! The sender of a call: the peer of the connection, and its credential.
 
-use std::{fmt, net::SocketAddr, str::FromStr, sync::Arc};
+use std::{net::SocketAddr, sync::Arc};
 
-use millrace_tls::PeerCertificate;
+use millrace_tls::{PeerCertificate, TransportSecurity};
 use millrace_xdr::XdrError;
 
 use crate::{Credential, MAX_AUTH_BODY};
@@ -14,52 +14,6 @@ pub enum TransportKind {
     Tcp,
     /// RPC-over-RDMA.
     Rdma,
-}
-
-/// The protection of a transport, in increasing order. The text form is that of nfs(5) and exports(5) (`xprtsec`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub enum TransportSecurity {
-    /// `none`: in the clear.
-    #[default]
-    None,
-    /// `tls`: encrypted, with the server's certificate.
-    Tls,
-    /// `mtls`: encrypted, with certificates of both ends.
-    Mtls,
-}
-
-impl TransportSecurity {
-    /// The weakest in a list of text forms, such as that of exports(5): a stronger one is admitted as well.
-    ///
-    /// # Errors
-    /// A protection that does not exist, or none at all.
-    pub fn weakest<'l>(list: impl IntoIterator<Item = &'l str>) -> Result<Self, String> {
-        let all = list.into_iter().map(str::parse).collect::<Result<Vec<Self>, _>>()?;
-        all.into_iter().min().ok_or_else(|| "xprtsec is empty: write none, tls or mtls".into())
-    }
-}
-
-impl FromStr for TransportSecurity {
-    type Err = String;
-
-    fn from_str(s: &str) -> Result<Self, String> {
-        match s {
-            "none" => Ok(Self::None),
-            "tls" => Ok(Self::Tls),
-            "mtls" => Ok(Self::Mtls),
-            _ => Err(format!("`{s}` is not a transport security: write none, tls or mtls")),
-        }
-    }
-}
-
-impl fmt::Display for TransportSecurity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::None => "none",
-            Self::Tls => "tls",
-            Self::Mtls => "mtls",
-        })
-    }
 }
 
 /// The peer of a connection.

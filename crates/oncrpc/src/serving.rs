@@ -18,7 +18,6 @@ use millrace_xdr::{Arena, Encoder, Message, OutOfMemory};
 
 use crate::{
     LastSender, Peer, REPLY_HEAD, ReceivedCall, SMALL_CALL, SMALL_REPLY, Sampler, Service, Stages,
-    TransportSecurity,
     gss::{GssServer, LastContext},
 };
 use millrace_admission::{Account, Batch, Turn};
@@ -255,7 +254,7 @@ impl<T: Unpin> ServerConnection<T> {
     pub fn secured(&mut self, session: ServerSession) {
         let certificate = session.certificate().cloned();
         tracing::debug!(peer = %self.peer.addr, ?certificate, "TLS is established");
-        self.peer.security = certificate.as_ref().map_or(TransportSecurity::Tls, |_| TransportSecurity::Mtls);
+        self.peer.security = session.security();
         self.last_sender = LastSender::new(self.peer).with_certificate(certificate);
         self.last_context = LastContext::default();
         self.session = Some(Box::new(session));

@@ -8,6 +8,7 @@ use millrace_iscsi::{
     name::{IscsiName, NameError, TargetAddress},
 };
 use millrace_scsi::{BlockSize, InvalidLun, Lun};
+use millrace_tls::TransportSecurity;
 
 /// The prefix that completes a short name to the name of a target.
 const NAME_PREFIX: &str = "iqn.2026-01.example.millrace:";
@@ -25,6 +26,8 @@ pub struct TargetSettings {
     pub initiators: Vec<IscsiName>,
     /// Credentials of CHAP; `None` if initiators need not authenticate.
     pub chap: Option<Mutual>,
+    /// The weakest protection of connections for which initiators may log in.
+    pub xprtsec: TransportSecurity,
     /// Addresses that discovery reports; if empty, the address that the initiator has used.
     pub addresses: Vec<TargetAddress>,
 }
@@ -32,7 +35,8 @@ pub struct TargetSettings {
 impl TargetSettings {
     /// A target that every initiator may use.
     pub fn new(name: IscsiName, luns: Vec<LunSettings>) -> Self {
-        Self { name, luns, initiators: Vec::new(), chap: None, addresses: Vec::new() }
+        let xprtsec = TransportSecurity::None;
+        Self { name, luns, initiators: Vec::new(), chap: None, xprtsec, addresses: Vec::new() }
     }
 
     /// The disks with their LUNs.

@@ -77,14 +77,19 @@ impl Config {
         invalid
     }
 
-    /// Exports that want TLS for which there is no certificate.
+    /// Exports and targets that want TLS for which there is no certificate.
     fn unprotected(&self) -> impl Iterator<Item = InvalidSetting> {
         let wants = |e: &ExportConfig| {
             let of_clients = e.clients.iter().map(|rule| e.of(rule).xprtsec);
             of_clients.fold(e.xprtsec, TransportSecurity::max)
         };
-        self.exports.iter().enumerate().filter_map(move |(i, e)| {
-            let missing = match (wants(e), &self.tls) {
+        let exports = self.exports.iter().enumerate();
+        let exports =
+            exports.map(move |(i, e)| (format!("exports.{i}"), format!("export {}", e.name), wants(e)));
+        let targets = self.targets.iter().enumerate();
+        let targets = targets.map(|(i, t)| (format!("targets.{i}"), format!("target {}", t.name), t.xprtsec));
+        exports.chain(targets).filter_map(|(at, name, wanted)| {
+            let missing = match (wanted, &self.tls) {
                 (TransportSecurity::None, _) => return None,
                 (_, None) => "there is no [tls]; add it with `certificate` and `key`",
                 (TransportSecurity::Mtls, Some(tls)) if tls.client_ca.is_none() => {
@@ -92,8 +97,8 @@ impl Config {
                 }
                 _ => return None,
             };
-            let what = format!("export {} wants TLS (xprtsec), but {missing}", e.name);
-            Some(InvalidSetting::new(format!("exports.{i}.xprtsec"), what))
+            let what = format!("{name} wants TLS (xprtsec), but {missing}");
+            Some(InvalidSetting::new(format!("{at}.xprtsec"), what))
         })
     }
 

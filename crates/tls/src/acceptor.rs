@@ -16,6 +16,7 @@ use slab::Slab;
 
 use crate::{
     HANDSHAKE_BYTES, PeerCertificate, Protocol, SESSION_BYTES, ServerConfig, Session, TlsError, TlsStream,
+    TransportSecurity,
 };
 
 /// Handshakes in progress of one client, and of all clients. They cost processor time and memory before the client is known;
@@ -269,6 +270,11 @@ impl ServerSession {
             proved.verify(present.as_ref()); // Replaced in the handshake.
         }
         Self { acceptor: Arc::clone(acceptor), proved }
+    }
+
+    /// The protection of the connection.
+    pub fn security(&self) -> TransportSecurity {
+        self.proved.as_ref().map_or(TransportSecurity::Tls, |_| TransportSecurity::Mtls)
     }
 
     /// The certificate that the client has proved.

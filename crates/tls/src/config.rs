@@ -119,6 +119,9 @@ pub enum ConfigError {
     /// The system has no trusted authorities.
     #[error("the system's store of trusted authorities is empty{0}")]
     SystemStore(String),
+    /// Settings that contradict each other, with the required change.
+    #[error("{0}")]
+    Settings(String),
     /// A name that no certificate can have.
     #[error("{0:?} is neither a DNS name nor an IP address")]
     Name(String),
@@ -298,7 +301,7 @@ impl ConfigError {
             | Self::Authority { file, .. }
             | Self::RevocationList { file, .. }
             | Self::Pair { key: file, .. } => Some(file),
-            Self::SystemStore(_) | Self::Name(_) => None,
+            Self::SystemStore(_) | Self::Settings(_) | Self::Name(_) => None,
         }
     }
 }

@@ -23,6 +23,7 @@ mod error;
 mod handshake;
 mod record;
 mod session;
+mod settings;
 mod stream;
 mod verifier;
 
@@ -31,4 +32,5 @@ pub use certificate::{AltName, PeerCertificate, without_zeros};
 pub use config::{ClientConfig, ClientFiles, ConfigError, PeerName, Protocol, ServerConfig, ServerFiles};
 pub use error::TlsError;
 pub use session::{HANDSHAKE_BYTES, SESSION_BYTES, Session};
+pub use settings::{Tls, TransportSecurity};
 pub use stream::TlsStream;

@@ -166,7 +166,8 @@ impl SimulatedDisk {
         device.add(Lun::default(), disk).map_err(failed)?;
         let (name, initiators, addresses) = (TARGET.parse().map_err(failed)?, Vec::new(), Vec::new());
         let table = TargetTable::new(TableLimits::default());
-        let target = TargetConfig { name, device, initiators, chap: None, addresses };
+        let target =
+            TargetConfig { name, device, initiators, chap: None, xprtsec: Default::default(), addresses };
         table.replace(vec![target]).map_err(failed)?;
         Ok(table)
     }

@@ -177,6 +177,7 @@ impl Lab {
             initiators: Vec::new(),
             chap,
             addresses: Vec::new(),
+            xprtsec: Default::default(),
         };
         table.replace(vec![target]).unwrap();
         let tasks = (self.time)();

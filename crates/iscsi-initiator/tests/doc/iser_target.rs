@@ -36,7 +36,7 @@ async fn table(rt: &RuntimeRef) -> Arc<TargetTable> {
     device.add(Lun::default(), disk).unwrap();
     let table = TargetTable::new(TableLimits::default());
     let (name, initiators, addresses) = (TARGET.parse().unwrap(), Vec::new(), Vec::new());
-    table.replace(vec![TargetConfig { name, device, initiators, chap: None, addresses }]).unwrap();
+    table.replace(vec![TargetConfig { name, device, initiators, chap: None, xprtsec: Default::default(), addresses }]).unwrap();
     table
 }
 

@@ -89,6 +89,7 @@ impl Cluster {
             device: Arc::clone(&device),
             initiators,
             chap: None,
+            xprtsec: Default::default(),
             addresses,
         };
         table.replace(vec![target]).unwrap();

@@ -145,7 +145,14 @@ impl Fixture {
 
 pub(crate) fn target(device: &Arc<Target>) -> TargetConfig {
     let device = Arc::clone(device);
-    TargetConfig { name: name(TARGET), device, initiators: Vec::new(), chap: None, addresses: Vec::new() }
+    TargetConfig {
+        name: name(TARGET),
+        device,
+        initiators: Vec::new(),
+        chap: None,
+        xprtsec: Default::default(),
+        addresses: Vec::new(),
+    }
 }
 
 pub(crate) async fn device(fs: &FileSystemRef, arena: &Arena) -> Arc<Target> {

@@ -99,7 +99,16 @@ pub(crate) async fn target(
     device.add(Lun::default(), disk).unwrap();
     let table = TargetTable::new(TableLimits::default());
     let (initiators, addresses, name) = (Vec::new(), Vec::new(), TARGET.parse().unwrap());
-    table.replace(vec![TargetConfig { name, device, initiators, chap: None, addresses }]).unwrap();
+    table
+        .replace(vec![TargetConfig {
+            name,
+            device,
+            initiators,
+            chap: None,
+            xprtsec: Default::default(),
+            addresses,
+        }])
+        .unwrap();
     let (limits, stats) = (ConnectionLimits::default(), Arc::default());
     TcpTarget { table, rt: Arc::clone(rt), arena: arena(256 << 20), limits, stats }
 }

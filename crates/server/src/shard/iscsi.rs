@@ -7,12 +7,18 @@ use std::{
 
 use millrace_admission::Account;
 use millrace_iscsi_target::{iser::IserTarget, tcp::TcpTarget};
-use millrace_rdma::{ConnectParams, ConnectionError, ConnectionInfo, Incoming, QueuePair};
+use millrace_rdma::{ConnectParams, ConnectionInfo, Incoming};
 use millrace_rdma_providers::accept_iwarp;
-use millrace_runtime::{timeout, tokio_rt::TcpByteStream};
+use millrace_runtime::{ByteStream, timeout, tokio_rt::TcpByteStream};
+use millrace_tls::{Accepted, Protocol, ServerSession, TransportSecurity};
 
-use super::{OpenStream, ShardWorker, set_up::SetUp, stop_requested};
+use super::{
+    OpenStream, ShardWorker,
+    set_up::{AcceptedRdma, SetUp},
+};
 
+/// The first byte of a handshake record of TLS (RFC 8446, 5.1).
+const TLS_HANDSHAKE: u8 = 22;
 /// The first byte of an MPA request, which begins with `MPA ID Req Frame` (RFC 5044, 7.1.1).
 const MPA_REQUEST: u8 = b'M';
 /// The first byte of a Login Request, with and without the I bit, which is required (RFC 7143, 11.12).
@@ -51,35 +57,41 @@ impl ShardWorker {
     }
 }
 
+/// The protocols that a listener for streams has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Streams {
+    /// iSCSI.
+    Iscsi,
+    /// iSCSI, and iSER over iWARP.
+    IscsiOrIser,
+}
+
 impl BlockConnection {
-    /// Serves a connection over TCP.
-    pub(super) async fn serve_tcp(self, open: OpenStream<TcpByteStream>) {
-        if let Some(stream) = self.open(open) {
-            self.tcp(stream).await;
-        }
-    }
-
     /// Serves a connection over RDMA.
-    pub(super) async fn serve_iser(self, incoming: Box<dyn Incoming>) {
-        let (rt, arena) = (Arc::clone(&self.iser.rt), self.iser.arena.clone());
-        let accept = incoming.accept(rt, arena, self.params.clone());
-        self.iser(accept).await;
+    pub(super) async fn serve_iser(mut self, incoming: Box<dyn Incoming>) {
+        let set_up = self.set_up.clone();
+        let accepted = set_up.accept_rdma(incoming, self.params.clone(), &mut self.account).await;
+        self.iser(accepted).await;
     }
 
-    /// Serves a connection over TCP or iWARP; its first byte determines which.
-    pub(super) async fn serve_either(self, open: OpenStream<TcpByteStream>) {
+    /// Serves a connection over TCP or iWARP; its first byte determines which, and whether it has TLS.
+    pub(super) async fn serve_stream(self, open: OpenStream<TcpByteStream>, streams: Streams) {
         let Some(stream) = self.open(open) else { return };
         let limit = self.target.limits.login_timeout;
         let first = timeout(&*self.target.rt, limit, stream.peek());
         let Some(first) = self.set_up.unless_cancelled(&self.account, first).await else { return };
         let (peer, stats) = (self.peer, &self.target.stats);
         match first {
-            Some(Ok(Some(MPA_REQUEST))) => {
+            Some(Ok(Some(TLS_HANDSHAKE))) => self.serve_tls(Box::new(stream), streams).await,
+            Some(Ok(Some(MPA_REQUEST))) if streams == Streams::IscsiOrIser => {
                 let (rt, arena) = (Arc::clone(&self.iser.rt), self.iser.arena.clone());
                 let accept = accept_iwarp(rt, arena, Box::new(stream), self.params.clone());
-                self.iser(accept).await;
+                let accepted = self.set_up.unless_cancelled(&self.account, accept).await;
+                self.iser(accepted.map(|accepted| accepted.map(|qp| (qp, None)))).await;
             }
-            Some(Ok(Some(byte))) if LOGIN_REQUEST.contains(&byte) => self.tcp(stream).await,
+            Some(Ok(Some(byte))) if streams == Streams::Iscsi || LOGIN_REQUEST.contains(&byte) => {
+                self.tcp(Box::new(stream), None).await;
+            }
             Some(Ok(Some(byte))) => {
                 stats.malformed.fetch_add(1, Ordering::Relaxed);
                 tracing::warn!(%peer, "connection closed: its first byte, {byte:#04x}, begins neither iSCSI nor iSER");
@@ -93,6 +105,27 @@ impl BlockConnection {
         }
     }
 
+    /// Serves a connection that begins with TLS, whose client names the protocol within.
+    async fn serve_tls(mut self, stream: Box<dyn ByteStream>, streams: Streams) {
+        let protocols: &[_] = match streams {
+            Streams::Iscsi => &[Protocol::Iscsi],
+            Streams::IscsiOrIser => &[Protocol::Iscsi, Protocol::Iwarp],
+        };
+        let (set_up, limit) = (self.set_up.clone(), self.target.limits.login_timeout);
+        let Some(accepted) = set_up.accept_tls(stream, protocols, &mut self.account, limit).await else {
+            return;
+        };
+        match accepted {
+            Ok(Accepted { stream, session, protocol: Some(Protocol::Iwarp) }) => {
+                let accept = set_up.accept_iwarp(stream, self.params.clone());
+                let accepted = set_up.unless_cancelled(&self.account, accept).await;
+                self.iser(accepted.map(|accepted| accepted.map(|qp| (qp, Some(session))))).await;
+            }
+            Ok(Accepted { stream, session, .. }) => self.tcp(stream, Some(session)).await,
+            Err(e) => tracing::warn!(peer = %self.peer, "TLS handshake failed: {e}"),
+        }
+    }
+
     fn open(&self, open: OpenStream<TcpByteStream>) -> Option<TcpByteStream> {
         match open() {
             Ok(stream) => Some(stream),
@@ -103,23 +136,31 @@ impl BlockConnection {
         }
     }
 
-    async fn tcp(self, stream: TcpByteStream) {
-        let Self { target, peer, connection, account, set_up, .. } = self;
-        tracing::info!(%peer, connection, "iSCSI connection up");
-        target.serve(Box::new(stream), account, stop_requested(set_up.stopped)).await;
+    async fn tcp(self, stream: Box<dyn ByteStream>, session: Option<ServerSession>) {
+        let Self { mut target, peer, connection, account, set_up, .. } = self;
+        let security = security(session.as_ref());
+        target.limits.security = security;
+        tracing::info!(%peer, connection, %security, "iSCSI connection up");
+        target.serve(stream, account, set_up.stopped_or_refused(session, peer)).await;
         tracing::info!(%peer, connection, "iSCSI connection down");
     }
 
-    async fn iser(self, accept: impl Future<Output = Result<Box<dyn QueuePair>, ConnectionError>>) {
-        let Self { iser, peer, connection, account, set_up, .. } = self;
-        let qp = match set_up.unless_cancelled(&account, accept).await {
-            Some(Ok(qp)) => qp,
+    async fn iser(self, accepted: Option<AcceptedRdma>) {
+        let Self { mut iser, peer, connection, account, set_up, .. } = self;
+        let (qp, session) = match accepted {
+            Some(Ok(accepted)) => accepted,
             Some(Err(e)) => return tracing::warn!(%peer, "iSER connection set-up failed: {e}"),
             None => return,
         };
         let ConnectionInfo { ird, ord, crc, .. } = *qp.info();
-        tracing::info!(%peer, connection, ird, ord, crc, "iSER connection up");
-        iser.serve(qp, account, stop_requested(set_up.stopped)).await;
+        let security = security(session.as_ref());
+        iser.limits.security = security;
+        tracing::info!(%peer, connection, ird, ord, crc, %security, "iSER connection up");
+        iser.serve(qp, account, set_up.stopped_or_refused(session, peer)).await;
         tracing::info!(%peer, connection, "iSER connection down");
     }
+}
+
+fn security(session: Option<&ServerSession>) -> TransportSecurity {
+    session.map_or(TransportSecurity::None, ServerSession::security)
 }

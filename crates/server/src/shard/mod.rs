@@ -48,6 +48,7 @@ use crate::{
     shared::Shared,
 };
 
+use iscsi::Streams;
 pub(crate) use probe::Probe;
 use set_up::SetUp;
 
@@ -305,13 +306,13 @@ impl ShardWorker {
             }
             NewConnection::Rdma { incoming, account } => Box::pin(self.rdma(incoming, account)),
             NewConnection::Iscsi { open, peer, account } => {
-                Box::pin(self.block(peer, account).serve_tcp(open))
+                Box::pin(self.block(peer, account).serve_stream(open, Streams::Iscsi))
             }
             NewConnection::Iser { incoming, account } => {
                 Box::pin(self.block(incoming.peer(), account).serve_iser(incoming))
             }
             NewConnection::IscsiOrIser { open, peer, account } => {
-                Box::pin(self.block(peer, account).serve_either(open))
+                Box::pin(self.block(peer, account).serve_stream(open, Streams::IscsiOrIser))
             }
         }
     }

@@ -1,6 +1,6 @@
 //! The set-up of connections whose peers may begin with TLS.
 
-use std::{future::poll_fn, io, pin::pin, sync::Arc, time::Duration};
+use std::{future::poll_fn, io, net::SocketAddr, pin::pin, sync::Arc, task::Poll, time::Duration};
 
 use futures::future::{Either, select};
 use millrace_admission::Account;
@@ -12,6 +12,9 @@ use millrace_tls::{Accepted, Protocol, ServerSession, TlsAcceptor};
 use tokio::sync::watch;
 
 use super::{StopSignal, stop_requested};
+
+/// An RDMA connection, with the session of its stream if it has TLS.
+pub(super) type AcceptedRdma = Result<(Box<dyn QueuePair>, Option<ServerSession>), ConnectionError>;
 
 /// What sets up connections of a shard.
 #[derive(Clone)]
@@ -37,6 +40,17 @@ impl SetUp {
         }
     }
 
+    /// Completes when the server is requested to stop, or the client's certificate is not trusted any more.
+    pub(super) async fn stopped_or_refused(self, session: Option<ServerSession>, peer: SocketAddr) {
+        let refused = poll_fn(|cx| match &session {
+            Some(session) => session.poll_refused(cx).map(ToString::to_string),
+            None => Poll::Pending,
+        });
+        if let Either::Right((why, _)) = select(Box::pin(stop_requested(self.stopped)), refused).await {
+            tracing::info!(%peer, "connection ends: {why}");
+        }
+    }
+
     /// Accepts a session for one of `protocols` on `stream` within `limit`. `None` if the server is requested to stop.
     pub(super) async fn accept_tls(
         &self,
@@ -59,7 +73,7 @@ impl SetUp {
         mut incoming: Box<dyn Incoming>,
         params: ConnectParams,
         account: &mut Account,
-    ) -> Option<Result<(Box<dyn QueuePair>, Option<ServerSession>), ConnectionError>> {
+    ) -> Option<AcceptedRdma> {
         let limit = params.timeout;
         let begun = self.unless_cancelled(account, timeout(&*self.rt, limit, incoming.tls_stream())).await?;
         let stream = match begun {

@@ -51,6 +51,7 @@ impl OpenTarget {
             device: Arc::clone(&self.device),
             initiators: self.settings.initiators.clone(),
             chap: self.settings.chap.clone(),
+            xprtsec: self.settings.xprtsec,
             addresses: self.settings.addresses.clone(),
         }
     }

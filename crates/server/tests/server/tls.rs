@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use millrace_iscsi_initiator::BlockDevice;
 use millrace_nfs::{
     v3::{CreateArgs, CreateHow, CreateOk, FileHandle, GetattrArgs, Procedure, Res, Sattr, Status, WccData},
     v4,
@@ -24,8 +25,8 @@ use millrace_runtime::{
     tokio_rt::{TcpByteStream, TokioRuntime},
 };
 use millrace_server::{
-    CertificateRule, Config, ExportConfig, Identity, Running, Server, ServerFiles, TlsStats,
-    TransportSecurity,
+    CertificateRule, Config, ExportConfig, Identity, Running, Server, ServerFiles, TargetSettings, TlsStats,
+    TransportSecurity, target_name,
 };
 use millrace_tls::{ClientConfig, ClientFiles, PeerName, Protocol, TlsError, TlsStream};
 use rcgen::{
@@ -412,4 +413,86 @@ fn rules_for_certificates_must_be_able_to_refuse() {
         assert_eq!(found.field, field);
         assert!(found.reason.contains(reason), "{found}");
     }
+}
+
+/// Reads a block of the disk; the reason if the disk cannot be used.
+async fn read_block(url: &str) -> Result<(), String> {
+    let mut options = millrace_iscsi_initiator::Options::default();
+    options.timeout = Duration::from_secs(1);
+    options.provider = ProviderChoice::Iwarp;
+    let device = BlockDevice::connect(&url.parse().unwrap(), &options).await.map_err(|e| e.to_string())?;
+    device.read_at_into(0, device.buffer(4096).unwrap()).await.map_err(|e| e.to_string())?;
+    device.close().await;
+    Ok(())
+}
+
+#[test]
+fn disks_are_used_with_the_protection_that_their_target_wants() {
+    run(async {
+        let dir = tempfile::tempdir().unwrap();
+        let own = issue(dir.path(), "client", "client.test");
+        let mut files = issue(dir.path(), "server", "nfs.test");
+        files.client_ca = Some(own.certificate.clone());
+        let target = |name: &str, xprtsec| TargetSettings {
+            xprtsec,
+            ..TargetSettings::new(
+                target_name(name).unwrap(),
+                vec![format!("/x/{name},size=1MiB").parse().unwrap()],
+            )
+        };
+        let targets = vec![
+            target("none", TransportSecurity::None),
+            target("tls", TransportSecurity::Tls),
+            target("mtls", TransportSecurity::Mtls),
+        ];
+        let start = Config {
+            targets,
+            listen_iscsi: Some(([127, 0, 0, 1], 0).into()),
+            listen_iser: Some(([127, 0, 0, 1], 0).into()),
+            provider: ProviderChoice::Iwarp,
+            tls: Some(files.clone()),
+            ..config(&["/x=memory:16MiB"])
+        };
+        let mut server = Server::start(start.clone()).unwrap();
+        let at = server.iscsi_addr().unwrap();
+        let ca = format!("tls_name=nfs.test&tls_ca={}", files.certificate.display());
+        let with_own = format!("{ca}&tls_cert={}&tls_key={}", own.certificate.display(), own.key.display());
+        for scheme in ["iscsi", "iser"] {
+            for (protection, options) in [
+                (0, String::new()),
+                (1, format!("?xprtsec=tls&{ca}")),
+                (2, format!("?xprtsec=mtls&{with_own}")),
+            ] {
+                for (wanted, name) in ["none", "tls", "mtls"].into_iter().enumerate() {
+                    let url = format!("{scheme}://{at}/iqn.2026-01.example.millrace:{name}/0{options}");
+                    let read = read_block(&url).await;
+                    match read {
+                        Ok(()) => assert!(protection >= wanted, "{url}"),
+                        Err(e) => {
+                            assert!(protection < wanted && e.contains("if the target wants"), "{url}: {e}");
+                        }
+                    }
+                }
+            }
+            // Without the name, and with a server that has no TLS: with the cause, and never in the clear.
+            let name = "iqn.2026-01.example.millrace:none/0?xprtsec=tls";
+            let ca = format!("tls_ca={}", files.certificate.display());
+            let e = read_block(&format!("{scheme}://{at}/{name}&{ca}")).await.unwrap_err();
+            assert!(e.contains("is not for 127.0.0.1") && e.contains("tls_name=NAME"), "{e}");
+        }
+        assert_eq!(server.stats().tls.failed, 2);
+        let clear =
+            Config { tls: None, targets: vec![target("none", TransportSecurity::None)], ..start.clone() };
+        server.reload(&clear).unwrap();
+        for scheme in ["iscsi", "iser"] {
+            let url = format!("{scheme}://{at}/iqn.2026-01.example.millrace:none/0?xprtsec=tls&{ca}");
+            let e = read_block(&url).await.unwrap_err();
+            assert!(e.contains("only Millrace with [tls]"), "{e}");
+        }
+        server.stop(Duration::from_secs(5)).await;
+        let wanting = Config { targets: vec![target("tls", TransportSecurity::Tls)], ..clear };
+        let found = &wanting.invalid_settings()[0];
+        assert_eq!(found.field, "targets.0.xprtsec");
+        assert!(found.reason.contains("there is no [tls]"), "{}", found.reason);
+    });
 }

@@ -89,7 +89,8 @@ async fn device(rt: &RuntimeRef) -> BlockDevice {
     device.add(Lun::default(), disk).expect("a free LUN");
     let table = TargetTable::new(TableLimits::default());
     let (initiators, addresses, name) = (Vec::new(), Vec::new(), TARGET.parse().expect("a name"));
-    let target = TargetConfig { name, device, initiators, chap: None, addresses };
+    let target =
+        TargetConfig { name, device, initiators, chap: None, xprtsec: Default::default(), addresses };
     table.replace(vec![target]).expect("one target");
     let (limits, stats) = (ConnectionLimits::default(), Arc::new(TargetStats::default()));
     let server = TcpTarget { table, rt: rt.clone(), arena: arena(), limits, stats };

@@ -78,7 +78,8 @@ fn to_text(units: &[Unit]) -> String {
 
 fn to_json(url: &Url, units: &[Unit]) -> String {
     let one = |(name, lun, unit): &Unit| {
-        let at = Url::new(url.transport, url.address.clone(), Some(name.clone()), Some(*lun));
+        let mut at = Url::new(url.transport, url.address.clone(), Some(name.clone()), Some(*lun));
+        at.tls = url.tls.clone();
         let mut value = match unit {
             Ok(unit) => unit_json(unit),
             Err(reason) => json!({ "error": reason }),

@@ -108,7 +108,14 @@ impl Scene {
         for (name, chap) in [(TARGET, None), (HONEST, Some(password()))] {
             let device = device(&rt, name, delay).await;
             let name = name.parse().expect("a name");
-            targets.push(TargetConfig { name, device, initiators: Vec::new(), chap, addresses: Vec::new() });
+            targets.push(TargetConfig {
+                name,
+                device,
+                initiators: Vec::new(),
+                chap,
+                xprtsec: Default::default(),
+                addresses: Vec::new(),
+            });
         }
         table.replace(targets).expect("different names");
         let limits = ConnectionLimits {
