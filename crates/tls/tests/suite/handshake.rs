@@ -2,8 +2,8 @@
 
 use std::task::Poll;
 
-use millrace_tls::{ClientConfig, PeerName, ServerConfig, ServerFiles, TlsError};
-use rcgen::{CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, SanType};
+use millrace_tls::{ClientConfig, ClientFiles, PeerName, ServerConfig, ServerFiles, TlsError};
+use rcgen::{CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, KeyPair, SanType};
 
 use crate::common::{Authority, End, ends, expired, future, read, shake};
 
@@ -184,5 +184,66 @@ fn rules_judge_a_certificate_once() {
 fn a_name_is_a_dns_name_or_an_address() {
     for bad in ["", "a b", "nfs\0.test", "-", "a..b", "*"] {
         assert!(PeerName::parse(bad).is_err(), "{bad:?}");
+    }
+}
+
+#[test]
+fn what_only_looks_like_the_name_is_refused() {
+    let dns = |name: &str| SanType::DnsName(name.try_into().unwrap());
+    let common_name = |p: &mut CertificateParams| p.distinguished_name.push(DnType::CommonName, "nfs.test");
+    let (e, _) = refused(common_name, &[], "nfs.test");
+    assert!(matches!(e, TlsError::Name { .. }), "{e}");
+    let (e, _) =
+        refused(|p| p.subject_alt_names.push(dns("nfs.test\0.other.test")), &["other.test"], "nfs.test");
+    assert!(e.is_certificate(), "{e}");
+    let (e, _) = refused(|p| p.subject_alt_names.push(dns("192.0.2.7")), &[], "192.0.2.7");
+    assert!(e.is_certificate(), "{e}");
+}
+
+#[test]
+fn a_certificate_that_is_its_own_authority_is_refused_unless_it_is_trusted() {
+    let ca = Authority::new();
+    let key = KeyPair::generate().unwrap();
+    let own = CertificateParams::new(["nfs.test".to_owned()]).unwrap().self_signed(&key).unwrap();
+    let (certificate, secret) = (ca.file("own.pem"), ca.file("own.key"));
+    std::fs::write(&certificate, own.pem()).unwrap();
+    std::fs::write(&secret, key.serialize_pem()).unwrap();
+    let files =
+        ServerFiles { certificate: certificate.clone(), key: secret, client_ca: None, client_crl: None };
+    let server = ServerConfig::load(&files).unwrap();
+    let (_, _, ra, _) = attempt(&ca.client(None), &server, "nfs.test");
+    assert_eq!(ra, Err(TlsError::UnknownIssuer));
+    let trusting = ClientConfig::load(&ClientFiles { ca: Some(certificate), certificate: None }).unwrap();
+    let (_, _, ra, rb) = attempt(&trusting, &server, "nfs.test");
+    assert_eq!((ra, rb), (Ok(()), Ok(())));
+}
+
+/// Certificates for `nfs.test` with one key, of trusted authorities: one has an RSA key of 512 bits, the other signs with
+/// SHA-1.
+#[test]
+fn weak_signatures_of_a_trusted_authority_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| {
+        let file = dir.path().join(name);
+        std::fs::write(&file, text).unwrap();
+        file
+    };
+    let key = write("key", include_str!("weak/leaf.key"));
+    for (authority, certificate) in [
+        (include_str!("weak/rsa512-ca.pem"), include_str!("weak/rsa512.pem")),
+        (include_str!("weak/sha1-ca.pem"), include_str!("weak/sha1.pem")),
+    ] {
+        let (ca, certificate) = (write("ca", authority), write("certificate", certificate));
+        let files = ServerFiles {
+            certificate: certificate.clone(),
+            key: key.clone(),
+            client_ca: Some(ca.clone()),
+            client_crl: None,
+        };
+        let server = ServerConfig::load(&files).unwrap();
+        let client = ClientConfig::load(&ClientFiles { ca: Some(ca), certificate: None }).unwrap();
+        let (_, _, ra, rb) = attempt(&client, &server, "nfs.test");
+        assert!(ra.as_ref().is_err_and(TlsError::is_certificate), "{ra:?}");
+        assert!(rb.is_err());
     }
 }

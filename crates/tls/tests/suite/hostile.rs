@@ -157,3 +157,86 @@ fn a_session_that_failed_sends_an_alert() {
     assert!(ra.is_err());
     assert!(rb.unwrap_err().to_string().starts_with("the peer refused: "));
 }
+
+/// A record with a ClientHello of TLS 1.3 with these extensions, after those that it needs.
+fn hello(extensions: &[(u16, &[u8])]) -> Vec<u8> {
+    let needed: [(u16, &[u8]); 2] = [(43, &[2, 3, 4]), (13, &[0, 2, 4, 3])];
+    let mut all = Vec::new();
+    for (kind, body) in needed.iter().chain(extensions) {
+        all.extend(kind.to_be_bytes());
+        all.extend((body.len() as u16).to_be_bytes());
+        all.extend(*body);
+    }
+    let mut body = vec![3, 3];
+    body.extend([7; 32]);
+    body.extend([0, 0, 2, 0x13, 1, 1, 0]);
+    body.extend((all.len() as u16).to_be_bytes());
+    body.extend(all);
+    let message = [&[1, 0, (body.len() >> 8) as u8, body.len() as u8][..], &body].concat();
+    [&[22, 3, 1, (message.len() >> 8) as u8, message.len() as u8][..], &message].concat()
+}
+
+const GROUPS: u16 = 10;
+const EARLY_DATA: u16 = 42;
+const KEY_SHARE: u16 = 51;
+const X25519: [u8; 2] = [0, 29];
+
+/// The base point of x25519 as a share.
+fn share() -> Vec<u8> {
+    let mut share = vec![0, 36, 0, 29, 0, 32, 9];
+    share.extend([0; 31]);
+    share
+}
+
+/// A server, and the other end of its stream.
+fn server() -> (impl ByteStream, TlsStream<impl ByteStream>) {
+    let ca = Authority::new();
+    let (a, b) = memory_stream(1 << 20, 1 << 20);
+    (a, TlsStream::new(b, Session::server(&ca.server(&["nfs.test"], |_| {})).unwrap()))
+}
+
+#[test]
+fn unknown_groups_are_refused() {
+    let e =
+        instead_of_hello(&hello(&[(GROUPS, &[0, 2, 0x12, 0x34]), (KEY_SHARE, &[0, 5, 0x12, 0x34, 0, 1, 1])]));
+    assert!(matches!(e, TlsError::Misbehaved(_)), "{e}");
+}
+
+#[test]
+fn a_second_hello_without_the_requested_share_is_refused() {
+    let (mut a, mut b) = server();
+    let without = hello(&[(GROUPS, &[&[0, 2][..], &X25519].concat()), (KEY_SHARE, &[0, 0])]);
+    assert!(write(&mut a, &without).is_ready());
+    assert!(b.poll_handshake(&mut cx()).is_pending());
+    let mut request = [0; 4096];
+    let Poll::Ready(Ok(n)) = read(&mut a, &mut request) else { panic!("no HelloRetryRequest") };
+    // A ServerHello, whose random value makes it a HelloRetryRequest (RFC 8446 section 4.1.3).
+    assert!(n > 50 && request[0] == 22 && request[11..15] == [0xcf, 0x21, 0xad, 0x74], "{:?}", &request[..n]);
+    assert!(write(&mut a, &without.repeat(100)).is_ready());
+    let Poll::Ready(Err(e)) = b.poll_handshake(&mut cx()) else { panic!("no error") };
+    assert!(matches!(TlsError::of(&e), Some(TlsError::Misbehaved(_))), "{e}");
+    // An alert, and no other request.
+    let Poll::Ready(Ok(n)) = read(&mut a, &mut request) else { panic!("no alert") };
+    assert!(n < 20, "{:?}", &request[..n]);
+}
+
+#[test]
+fn early_data_is_never_delivered_and_bounded() {
+    let (mut a, mut b) = server();
+    let hello =
+        hello(&[(GROUPS, &[&[0, 2][..], &X25519].concat()), (KEY_SHARE, &share()), (EARLY_DATA, &[])]);
+    assert!(write(&mut a, &hello).is_ready());
+    let record = [&[23, 3, 3, 0, 100][..], &[7; 100]].concat();
+    for _ in 0..1000 {
+        let _ = write(&mut a, &record);
+        match read(&mut b, &mut [0; 1000]) {
+            Poll::Pending => {}
+            Poll::Ready(Ok(n)) => panic!("{n} bytes"),
+            Poll::Ready(Err(e)) => {
+                assert!(matches!(TlsError::of(&e), Some(TlsError::Misbehaved(_))), "{e}");
+                return;
+            }
+        }
+    }
+    panic!("no error");
+}

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which are to fail.
 
+mod acceptor;
 mod common;
 mod config;
 mod handshake;
