@@ -16,7 +16,9 @@ use millrace_oncrpc::{
     serving::ConnectionConfig,
     tcp::{TcpServer, TcpServerConfig},
 };
-use millrace_runtime::{ByteStream, MemoryStream, RuntimeRef, memory_stream, tokio_rt::TokioRuntime};
+use millrace_runtime::{
+    ByteStream, MemoryStream, RuntimeRef, memory_stream, tokio_rt::TokioRuntime, virtual_time::VirtualTime,
+};
 use millrace_xdr::Arena;
 
 use crate::common::{Doubler, arena, peer, words};
@@ -266,12 +268,18 @@ fn wrong_credentials_and_verifiers_are_denied_with_the_status_of_the_rfc() {
             ("INIT with a handle", [header(0, &credential(1, 0, 1, handle)), none.clone()].concat(), BADCRED),
             ("INIT with a verifier", client.signed(header(0, &credential(1, 0, 1, &[]))), BADVERF),
             ("CONTINUE_INIT", [header(0, &credential(2, 0, 1, handle)), none.clone()].concat(), CREDPROBLEM),
+            (
+                "CONTINUE_INIT of an unknown context",
+                [header(0, &credential(2, 0, 1, &[0; 8])), none.clone()].concat(),
+                CREDPROBLEM,
+            ),
             ("DESTROY of another procedure", data(&credential(3, 1, 1, handle)), BADCRED),
             ("no verifier", [header(1, &credential(0, 1, 1, handle)), none].concat(), BADVERF),
             ("no handle", data(&credential(0, 1, 1, &[])), CREDPROBLEM),
             ("a short handle", data(&credential(0, 1, 1, &handle[1..])), CREDPROBLEM),
             ("an unknown handle", data(&credential(0, 1, 1, &[0; 8])), CREDPROBLEM),
             ("a long handle", data(&credential(0, 1, 1, &[0; 380])), CREDPROBLEM),
+            ("a credential of 404 bytes", data(&credential(0, 1, 1, &[0; 384])), BADCRED),
             ("a MIC of 0 bytes", mic(0), CREDPROBLEM),
             ("a MIC of 27 bytes", mic(27), CREDPROBLEM),
             ("a MIC of 28 bytes", mic(28), CREDPROBLEM),
@@ -287,6 +295,12 @@ fn wrong_credentials_and_verifiers_are_denied_with_the_status_of_the_rfc() {
             println!("{what}");
             assert_eq!(denied(&to.call(&call).await.unwrap()), expected, "{what}");
         }
+        let first = client.call(at(1), 0, PLAIN, &words(&[1]));
+        assert_eq!(
+            client.results(&to.call(&first).await.unwrap(), at(0), 0, PLAIN),
+            (0, words(&[2])),
+            "number 0"
+        );
         // None of them has moved the window.
         assert_eq!(run_call(&client, &mut to, 1, PLAIN, &words(&[2])).await, (0, words(&[4])));
         let last = client.call(at(1), 0x8000_0000, PLAIN, &words(&[3]));
@@ -441,6 +455,61 @@ fn a_destroyed_context_answers_its_calls_in_progress_and_no_others() {
         for to in [&mut to, &mut other] {
             let call = client.call(at(1), client.next(), PLAIN, &words(&[1]));
             assert_eq!(denied(&to.call(&call).await.unwrap()), CREDPROBLEM);
+        }
+    });
+}
+
+#[test]
+fn a_context_that_expires_during_a_call_answers_it_and_no_other() {
+    let time = VirtualTime::new(1);
+    let (rt, gss, enctype) = (time.runtime(), Arc::new(GssServer::default()), Enctype::Aes128Sha1);
+    gss.set(Some(Arc::new(Names { enctype, end: rt.wall_clock() + Duration::from_secs(5) })));
+    let bench = Bench { rt, arena: arena(), gss, enctype };
+    time.block_on(async {
+        let mut to = bench.connect();
+        let client = bench.context(&mut to, "alice").await;
+        let slow = client.next();
+        let reply = to.call(&client.call(at(8), slow, PRIVACY, &words(&[6000]))).await.unwrap();
+        assert_eq!(client.results(&reply, at(0), slow, PRIVACY), (0, words(&[12_000])));
+        let call = client.call(at(1), client.next(), PLAIN, &words(&[1]));
+        assert_eq!(denied(&to.call(&call).await.unwrap()), CREDPROBLEM);
+        assert_eq!(bench.gss.stats().contexts, 0);
+    })
+    .unwrap();
+}
+
+#[test]
+fn the_protection_may_change_within_a_context() {
+    run(Enctype::Aes256Sha1, async |bench| {
+        let mut to = bench.connect();
+        let client = bench.context(&mut to, "alice").await;
+        for service in [PRIVACY, PLAIN, INTEGRITY, PLAIN, PRIVACY] {
+            assert_eq!(run_call(&client, &mut to, 1, service, &words(&[4])).await, (0, words(&[8])));
+        }
+        assert_eq!(bench.gss.stats().contexts, 1);
+    });
+}
+
+#[test]
+fn many_requests_for_contexts_leave_others_theirs_and_are_bounded() {
+    const FLOOD: usize = 500;
+    run(Enctype::Aes256Sha1, async |bench| {
+        let mut other = bench.connect();
+        let bob = bench.context(&mut other, "bob").await;
+        let mut flood = bench.connect();
+        for _ in 0..FLOOD {
+            flood.send(&init(b"mallory")).await;
+        }
+        // Another user works, and gets a context, in between.
+        assert_eq!(run_call(&bob, &mut other, 1, PRIVACY, &words(&[4])).await, (0, words(&[8])));
+        let alice = bench.context(&mut bench.connect(), "alice").await;
+        assert_eq!(run_call(&alice, &mut other, 1, PLAIN, &words(&[4])).await, (0, words(&[8])));
+        for _ in 0..FLOOD {
+            flood.receive().await.unwrap();
+        }
+        assert!(bench.gss.stats().contexts < FLOOD / 4, "{:?}", bench.gss.stats());
+        for client in [&alice, &bob] {
+            assert_eq!(run_call(client, &mut other, 1, PLAIN, &words(&[4])).await, (0, words(&[8])));
         }
     });
 }
