@@ -401,6 +401,10 @@ mod tests {
         let text = r#"
             listen_iscsi = "[::1]:3260"
             listen_iser = "[::1]:3261"
+            [tls]
+            certificate = "/etc/server.pem"
+            key = "/etc/server.key"
+            client_ca = "/etc/ca.pem"
             [[export]]
             name = "/vol"
             backend = "memory:1GiB"

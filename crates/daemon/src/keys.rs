@@ -199,6 +199,8 @@ struct KerberosKeys {
     keytab: Option<PathBuf>,
     #[serde(default, deserialize_with = "users")]
     users: BTreeMap<String, LocalUser>,
+    #[serde(default)]
+    domain: Option<String>,
 }
 
 fn kerberos<'de, D: Deserializer<'de>>(d: D) -> Result<Option<KerberosSettings>, D::Error> {

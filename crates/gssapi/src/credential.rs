@@ -62,11 +62,11 @@ impl Credential {
         Ok(Self { cred, source })
     }
 
-    /// The principal, and the time until the end of validity (none: without end). Those of a keytab have no principal,
-    /// because they are the keys of several services.
+    /// The principal, and the time until the end of validity (none: without end). A keytab has the keys of several
+    /// principals: the first of them.
     ///
     /// # Errors
-    /// [`Error`]: the tickets have expired.
+    /// [`Error`]: the tickets have expired, or the keytab cannot be read.
     pub fn inquire(&self) -> Result<(String, Option<Duration>), Error> {
         let (name, lifetime) = self.cred.inquire(&format!("use the tickets of {}", self.source))?;
         Ok((name.principal()?, lifetime))

@@ -54,8 +54,15 @@ const CHANNEL: ChannelAttributes = ChannelAttributes {
 
 fn client(state: &State<Arc<[u8]>>, owner: &str) -> Arc<Session<Arc<[u8]>>> {
     let address = Ipv4Addr::LOCALHOST.into();
-    let args =
-        ExchangeId { owner: owner.as_bytes(), verifier: [1; 8], update: false, principal: b"root", address };
+    let args = ExchangeId {
+        owner: owner.as_bytes(),
+        verifier: [1; 8],
+        update: false,
+        principal: b"root",
+        is_protected: false,
+        machine: None,
+        address,
+    };
     let client = state.exchange_id(&args, NOW).unwrap().client;
     let (fore, back) = (CHANNEL, ChannelAttributes { slots: 16, operations: 2, ..CHANNEL });
     let args = CreateSession { client, sequence: 1, back_channel: true, fore, back, principal: b"root" };

@@ -9,15 +9,24 @@ use std::{
 };
 
 use millrace_admission::ClientAddr;
-use millrace_nfs::v4::ClientId;
+use millrace_nfs::v4::{Bitmap, ClientId, Status};
 use parking_lot::Mutex;
 
 use crate::{
     back_channel::BackChannel,
     heap::Heap,
+    identify::ExchangeId,
     lease::Lease,
     table::{Revoked, Table},
 };
+
+/// The caller who has requested SP4_MACH_CRED for a client (RFC 8881 section 2.10.8.3).
+#[derive(Debug)]
+pub(crate) struct Machine {
+    principal: Box<[u8]>,
+    /// Operations with which it may end what others have opened.
+    pub(crate) allowed: Bitmap,
+}
 
 /// One incarnation of a client.
 #[derive(Debug)]
@@ -25,6 +34,7 @@ pub struct Client {
     id: ClientId,
     serial: u32,
     owner: Box<[u8]>,
+    pub(crate) machine: Option<Machine>,
     /// What its state occupies.
     pub(crate) heap: Arc<Heap>,
     /// Number of stateids that are reserved and not added yet.
@@ -60,11 +70,18 @@ const ADMIN_STATE_REVOKED: u32 = 0x20;
 const RECALLABLE_STATE_REVOKED: u32 = 0x40;
 
 impl Client {
-    pub(crate) fn new((id, serial): (ClientId, u32), owner: &[u8], heap: Arc<Heap>, now: Duration) -> Self {
+    pub(crate) fn new(
+        (id, serial): (ClientId, u32),
+        args: &ExchangeId<'_>,
+        heap: Arc<Heap>,
+        now: Duration,
+    ) -> Self {
+        let machine = args.machine.map(|allowed| Machine { principal: args.principal.into(), allowed });
         Self {
             id,
             serial,
-            owner: owner.into(),
+            owner: args.owner.into(),
+            machine,
             heap,
             reserved: AtomicUsize::new(0),
             lease: Lease::new(now),
@@ -99,6 +116,33 @@ impl Client {
     /// `co_ownerid`: what the client calls itself.
     pub fn owner(&self) -> &[u8] {
         &self.owner
+    }
+
+    /// Checks that the caller may change the client and its sessions, if it has SP4_MACH_CRED. Arguments are as in
+    /// [`ExchangeId`].
+    ///
+    /// # Errors
+    /// WRONG_CRED
+    pub fn check_machine(&self, principal: &[u8], is_protected: bool) -> Result<(), Status> {
+        match &self.machine {
+            Some(machine) if !is_protected || *machine.principal != *principal => Err(Status::WrongCred),
+            _ => Ok(()),
+        }
+    }
+
+    /// The operations with which the caller may end what others have opened. `principal` and `is_protected` are those of
+    /// [`ExchangeId`].
+    pub fn machine_may(&self, principal: &[u8], is_protected: bool) -> Bitmap {
+        let Some(machine) = &self.machine else { return Bitmap::EMPTY };
+        match self.check_machine(principal, is_protected) {
+            Ok(()) => machine.allowed,
+            Err(_) => Bitmap::EMPTY,
+        }
+    }
+
+    /// Whether it has SP4_MACH_CRED.
+    pub fn has_machine(&self) -> bool {
+        self.machine.is_some()
     }
 
     /// Whether the client is removed.

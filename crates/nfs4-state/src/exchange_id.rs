@@ -18,8 +18,9 @@ impl<R: Clone> State<R> {
     ///
     /// # Errors
     /// CLID_INUSE if a client with the same `owner`, another `principal`, and state has an unexpired lease. NOENT,
-    /// NOT_SAME or PERM if there is no confirmed record to update, or one with another `verifier` or `principal`. DELAY
-    /// while a client with the same `owner`, another `principal`, and state is removed.
+    /// NOT_SAME or PERM if there is no confirmed record to update, or one with another `verifier` or `principal`.
+    /// WRONG_CRED if the record has SP4_MACH_CRED, and the call is not protected or updates that of another principal.
+    /// DELAY while a client with the same `owner`, another `principal`, and state is removed.
     pub fn exchange_id(&self, args: &ExchangeId<'_>, now: Duration) -> Result<ClientIdentified, Status> {
         let mut records = self.records.lock();
         // A client that is being removed does not count: CREATE_SESSION replaces it.
@@ -28,11 +29,13 @@ impl<R: Clone> State<R> {
             let same_principal = *record.principal == *args.principal;
             let same_verifier = record.verifier == args.verifier;
             // The numbers are those of the cases in RFC 8881, 18.35.4.
+            let machine = record.client.check_machine(args.principal, args.is_protected);
             match (args.update, same_principal, same_verifier) {
-                (true, false, _) => return Err(Status::Perm),          // 9
-                (true, true, false) => return Err(Status::NotSame),    // 8
+                (true, _, _) | (_, true, _) if machine.is_err() => return Err(Status::WrongCred),
+                (true, false, _) => return Err(Status::Perm), // 9
+                (true, true, false) => return Err(Status::NotSame), // 8
                 (_, true, true) => return Ok(record.identified(true)), // 2 and 6
-                (false, true, false) => {}                             // 5
+                (false, true, false) => {}                    // 5
                 // 3
                 (false, false, _) => {
                     let client = record.client.clone();
@@ -61,7 +64,7 @@ impl<R: Clone> State<R> {
         let id = records.new_id(&self.identity);
         let heap = Heap::new(&self.heap, args.address.into(), &self.candidates, id.1);
         let record = Record {
-            client: Arc::new(Client::new(id, args.owner, heap, now)),
+            client: Arc::new(Client::new(id, args, heap, now)),
             verifier: args.verifier,
             principal: args.principal.into(),
             address: args.address,

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use millrace_nfs::v4::{ClientId, SessionId, Verifier};
+use millrace_nfs::v4::{Bitmap, ClientId, SessionId, Verifier};
 
 use crate::channel::ChannelAttributes;
 
@@ -17,6 +17,10 @@ pub struct ExchangeId<'a> {
     pub update: bool,
     /// Identifies the caller's credential. It is compared only.
     pub principal: &'a [u8],
+    /// Whether the call is protected by the integrity or privacy of RPCSEC_GSS.
+    pub is_protected: bool,
+    /// For SP4_MACH_CRED: the operations with which this caller may end what others have opened (`spo_must_allow`).
+    pub machine: Option<Bitmap>,
     /// Address of the caller.
     pub address: IpAddr,
 }
@@ -30,6 +34,8 @@ pub struct ClientIdentified {
     pub sequence: u32,
     /// EXCHGID4_FLAG_CONFIRMED_R.
     pub confirmed: bool,
+    /// As in [`ExchangeId`], of the record.
+    pub machine: Option<Bitmap>,
 }
 
 /// Arguments of CREATE_SESSION, except those for callbacks.

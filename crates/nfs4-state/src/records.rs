@@ -39,7 +39,8 @@ pub(crate) struct Record {
 
 impl Record {
     pub(crate) fn identified(&self, confirmed: bool) -> ClientIdentified {
-        ClientIdentified { client: self.client.id(), sequence: self.sequence, confirmed }
+        let machine = self.client.machine.as_ref().map(|machine| machine.allowed);
+        ClientIdentified { client: self.client.id(), sequence: self.sequence, confirmed, machine }
     }
 }
 

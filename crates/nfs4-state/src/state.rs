@@ -146,6 +146,11 @@ impl<R: Clone> State<R> {
         self.limits.heap - self.heap.left()
     }
 
+    /// A client, unless it is removed.
+    pub fn client(&self, id: ClientId) -> Option<Arc<Client>> {
+        self.records.lock().client(id).cloned()
+    }
+
     /// A session, for SEQUENCE and BIND_CONN_TO_SESSION; `None` stands for BADSESSION.
     pub fn session(&self, id: SessionId) -> Option<Arc<Session<R>>> {
         self.sessions.read().get(&id).cloned()

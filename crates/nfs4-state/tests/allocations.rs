@@ -15,7 +15,15 @@ use millrace_nfs4_state::{
 fn sequence_does_not_allocate() {
     let state = State::<Arc<[u8]>>::new(Limits::default(), Identity { epoch: 1, secret: [0; 16] });
     let address = Ipv4Addr::LOCALHOST.into();
-    let owner = ExchangeId { owner: b"a", verifier: [1; 8], update: false, principal: b"root", address };
+    let owner = ExchangeId {
+        owner: b"a",
+        verifier: [1; 8],
+        update: false,
+        principal: b"root",
+        is_protected: false,
+        machine: None,
+        address,
+    };
     let id = state.exchange_id(&owner, Duration::ZERO).unwrap();
     let channel = ChannelAttributes {
         header_pad: 0,
@@ -46,7 +54,15 @@ fn sequence_does_not_allocate() {
 
 fn client(state: &State<()>) -> Arc<Client> {
     let address = Ipv4Addr::LOCALHOST.into();
-    let owner = ExchangeId { owner: b"a", verifier: [1; 8], update: false, principal: b"root", address };
+    let owner = ExchangeId {
+        owner: b"a",
+        verifier: [1; 8],
+        update: false,
+        principal: b"root",
+        is_protected: false,
+        machine: None,
+        address,
+    };
     let id = state.exchange_id(&owner, Duration::ZERO).unwrap().client;
     let channel = ChannelAttributes {
         header_pad: 0,

@@ -108,4 +108,6 @@ pub struct GssIdentity {
     pub caller: Arc<GssCaller>,
     /// The protection of the call.
     pub protection: Protection,
+    /// Bytes by which the protection makes a reply longer, at most.
+    pub reply_overhead: usize,
 }

@@ -26,6 +26,9 @@ pub struct KerberosSettings {
     /// realm is the user `alice`). The principals of machines in the realm of the server are root, to which `squash`
     /// applies; a principal without a user has the anonymous identity.
     pub users: BTreeMap<String, LocalUser>,
+    /// The domain in the names of owners that NFSv4 clients with Kerberos get and set, `alice@example.org` (RFC 8881 section
+    /// 5.9): that of `Domain` in their idmapd.conf. `None`: they get numbers, and may set names in the realm of the server.
+    pub domain: Option<String>,
 }
 
 /// A user of this host. The text form is a name, or `UID:GID` with further groups after commas, `1000:1000,27`.
@@ -68,6 +71,15 @@ impl KerberosAcceptor {
     pub(crate) fn new(settings: &KerberosSettings) -> Result<Self, ServerError> {
         let credential = Credential::of_keytab(settings.keytab.as_deref()).map_err(ServerError::Kerberos)?;
         Ok(Self { credential, users: settings.users.clone() })
+    }
+
+    /// The realm of the first key in the keytab.
+    ///
+    /// # Errors
+    /// [`ServerError::Kerberos`]
+    pub(crate) fn realm(&self) -> Result<String, ServerError> {
+        let (principal, _) = self.credential.inquire().map_err(ServerError::Kerberos)?;
+        Ok(principal.rsplit_once('@').map_or("", |(_, realm)| realm).to_owned())
     }
 }
 
@@ -187,7 +199,9 @@ mod tests {
             ("b@R".to_owned(), "root".parse().unwrap()),
             ("c@R".to_owned(), "no-such-user".parse().unwrap()),
         ]);
-        let uid = |principal, local| user(&users, principal, "nfs/server@R", local).map(|ids| ids.uid);
+        let uid = |principal: &str, local: Option<&str>| {
+            user(&users, principal, "nfs/server@R", local).map(|ids| ids.uid)
+        };
         assert_eq!(uid("a@R", None), Some(1000));
         assert_eq!(uid("b@R", None), Some(0));
         assert_eq!(uid("c@R", Some("daemon")), None);
@@ -196,5 +210,11 @@ mod tests {
         assert_eq!(uid("root@R", Some("root")), None);
         assert_eq!(uid("d@R", Some("no-such-user")), None);
         assert_eq!(uid("d@OTHER", None), None);
+        // Names that are hostile.
+        let long = "a".repeat(1024);
+        for name in ["", "a\0b", "daemon@R", "daemon\n", "../daemon", &long] {
+            assert_eq!(uid(&format!("{name}@R"), Some(name)), None, "{name:?}");
+        }
+        assert_eq!(uid("host\\/h@R", None), None);
     }
 }

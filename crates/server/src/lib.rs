@@ -35,6 +35,7 @@ mod nfs4;
 mod nfs4_clients;
 mod nfs4_settings;
 mod own_files;
+mod owners;
 mod procedures;
 mod reload;
 mod research;
@@ -48,6 +49,7 @@ mod stats_sources;
 mod target_settings;
 mod targets;
 mod usage;
+mod user_database;
 mod validate;
 
 pub use millrace_buffer::ByteSize;

@@ -302,6 +302,11 @@ pub(crate) fn lease_time(instant: Instant) -> Duration {
     Duration::from_nanos(instant.as_nanos())
 }
 
+/// Whether calls are protected by integrity or privacy, as those of a machine for its client must be.
+pub(crate) fn is_protected(credential: &Credential) -> bool {
+    matches!(credential, Credential::Gss(gss) if gss.protection >= millrace_oncrpc::Protection::Integrity)
+}
+
 /// The identity of a caller for the state of clients: the flavor and the user of its credential.
 pub(crate) fn principal(credential: &Credential) -> SmallVec<[u8; 8]> {
     let (flavor, user) = match credential {

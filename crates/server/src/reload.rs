@@ -13,7 +13,7 @@ use crate::{
     export::{Entry, Export, Exports, new_usage},
     file_key::split_key,
     nfs4_clients::now,
-    shared::{Shared, acceptor},
+    shared::{Shared, kerberos},
 };
 
 /// The result of a reload ([`crate::Running::reload`]). iSCSI targets are listed as `target NAME`.
@@ -64,7 +64,7 @@ pub(crate) fn reload(
 ) -> Result<Reloaded, ServerError> {
     let with = Resources { arena: &shared.arena, runtime: rt, state_dir: shared.config.state_dir.as_deref() };
     let tls = new.tls.as_ref().map(ServerConfig::load).transpose()?;
-    let acceptor = acceptor(new)?;
+    let (acceptor, owners) = kerberos(new)?.unzip();
     let old = shared.exports.load_full();
     let mut result = Reloaded { unapplied: changed_settings(&shared.config, new), ..Reloaded::default() };
     let mut entries = Vec::with_capacity(new.exports.len());
@@ -100,6 +100,7 @@ pub(crate) fn reload(
     }
     shared.exports.store(exports);
     shared.groups.iter().for_each(|groups| groups.clear());
+    shared.owners.set(owners);
     recall_delegations(shared, &old, now(with.runtime));
     let lists = [
         (&mut result.added, changes.added),

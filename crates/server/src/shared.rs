@@ -19,12 +19,13 @@ use crate::{
     callbacks::CallbackSender,
     drc::DuplicateRequestCache,
     export::{Entry, ExportTable, Exports, new_usage},
-    groups::Groups,
+    groups::{self, Groups},
     handle,
     kerberos::KerberosAcceptor,
     metrics::ShardCounters,
     mount3::MountList,
     nfs4_clients::Clients,
+    owners::{Owners, Rules},
     targets::Targets,
 };
 
@@ -50,7 +51,9 @@ pub(crate) struct Shared {
     pub(crate) tls: Arc<TlsAcceptor>,
     /// The security contexts of callers with Kerberos.
     pub(crate) gss: Arc<GssServer>,
-    /// What its acceptor was made of.
+    /// The names of owners for them.
+    pub(crate) owners: Arc<Owners>,
+    /// What both were made of.
     pub(crate) kerberos: Mutex<Option<KerberosSettings>>,
     /// Closed connections by transport and reason.
     pub(crate) closed: CloseCounters,
@@ -67,13 +70,18 @@ pub(crate) struct CloseCounters {
     pub(crate) rdma: Arc<CloseStats>,
 }
 
-/// The acceptor of security contexts, if the configuration has one.
+/// The acceptor of security contexts, and the names of owners.
+type Kerberos = (Arc<dyn Acceptor>, Rules);
+
+/// What follows from the configuration, if it has Kerberos.
 ///
 /// # Errors
 /// [`ServerError::Kerberos`]
-pub(crate) fn acceptor(config: &Config) -> Result<Option<Arc<dyn Acceptor>>, ServerError> {
-    let acceptor = config.kerberos.as_ref().map(KerberosAcceptor::new).transpose()?;
-    Ok(acceptor.map(|acceptor| Arc::new(acceptor) as Arc<dyn Acceptor>))
+pub(crate) fn kerberos(config: &Config) -> Result<Option<Kerberos>, ServerError> {
+    let Some(settings) = &config.kerberos else { return Ok(None) };
+    let acceptor = KerberosAcceptor::new(settings)?;
+    let owners = Rules::new(settings.domain.as_deref(), &acceptor.realm()?, &settings.users);
+    Ok(Some((Arc::new(acceptor), owners)))
 }
 
 impl Shared {
@@ -103,7 +111,8 @@ impl Shared {
         let tls = Arc::new(TlsAcceptor::default());
         tls.set(config.tls.as_ref().map(ServerConfig::load).transpose()?);
         let gss = Arc::new(GssServer::default());
-        gss.set(acceptor(config)?);
+        let (acceptor, owners) = kerberos(config)?.unzip();
+        gss.set(acceptor);
         let arena = config.limits.arena();
         let secret = match &config.state_dir {
             Some(dir) => {
@@ -137,12 +146,13 @@ impl Shared {
             targets,
             secret,
             mounts: Arc::default(),
-            groups: config.manage_groups.then(|| Groups::new(rt)),
+            groups: config.manage_groups.then(|| Arc::new(Groups::new(rt, groups::look_up))),
             drc: Arc::new(DuplicateRequestCache::new(config.limits.replies_kept, Arc::clone(rt))),
             nfs4_clients,
             budget: Budget::new(config.limits.budget(descriptors, config.has_iscsi()), Arc::clone(rt)),
             tls,
             gss,
+            owners: Arc::new(Owners::new(rt, owners)),
             kerberos: Mutex::new(config.kerberos.clone()),
             closed: CloseCounters::default(),
             registration: Arc::new(Registration::new(Settings {

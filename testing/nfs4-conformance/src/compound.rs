@@ -198,8 +198,12 @@ pub async fn send(c: &impl Call, minor_version: u32, ops: &[Op]) -> Results {
 
 /// Sends a COMPOUND. Fails if the call has no results.
 pub async fn try_send(c: &impl Call, compound: &Compound<'_>) -> Result<Results, RpcError> {
-    let reply = ReplySpec { max_head: REPLY, ..ReplySpec::default() };
-    c.call(Request::new(message(c, compound), reply)).await.map(Results::new)
+    c.call(request(c, compound)).await.map(Results::new)
+}
+
+/// The call of a COMPOUND.
+pub fn request(c: &impl Call, compound: &Compound<'_>) -> Request {
+    Request::new(message(c, compound), ReplySpec { max_head: REPLY, ..ReplySpec::default() })
 }
 
 /// As [`send`], with memory for data that the transport places.
@@ -277,8 +281,12 @@ impl Session {
     pub async fn start(c: &impl Call, owner: &'static [u8]) -> Self {
         let identified = send(c, 1, &[exchange_id(owner, [1; 8])]).await;
         let ok: ExchangeIdOk<'_> = identified.take(Operation::ExchangeId);
-        let (client, first) = (ok.client_id, ok.sequence);
-        let created = send(c, 1, &[create_session(client, first, CHANNEL)]).await;
+        Self::of(c, ok.client_id, ok.sequence, CHANNEL).await
+    }
+
+    /// A session of a client ID that EXCHANGE_ID has returned, with the sequence number of this CREATE_SESSION.
+    pub async fn of(c: &impl Call, client: ClientId, sequence: u32, fore: ChannelAttrs) -> Self {
+        let created = send(c, 1, &[create_session(client, sequence, fore)]).await;
         Self { ok: created.take(Operation::CreateSession), client, next: Cell::new(1) }
     }
 

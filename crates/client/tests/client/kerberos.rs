@@ -15,7 +15,7 @@ const FLAVORS: [&str; 3] = ["krb5", "krb5i", "krb5p"];
 fn settings(realm: &Realm, other: u32) -> KerberosSettings {
     let users = BTreeMap::from([("alice", "1000:100".to_owned()), ("mayfly", format!("{other}:200"))]);
     let users = users.into_iter().map(|(who, ids)| (format!("{who}@TEST.MILLRACE"), ids.parse().unwrap()));
-    KerberosSettings { keytab: Some(realm.file("loopback.keytab")), users: users.collect() }
+    KerberosSettings { keytab: Some(realm.file("loopback.keytab")), users: users.collect(), domain: None }
 }
 
 fn config(kerberos: KerberosSettings, at: SocketAddr, exports: &[&str]) -> Config {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use millrace_xdr::{Decode, Decoder, Encode, Encoder, XdrError};
 
-use super::Attribute;
+use super::{Attribute, Operation};
 
 /// Number of words of a [`Bitmap`]: enough for all attributes and operations of minor version 2.
 const WORDS: usize = 3;
@@ -31,6 +31,23 @@ impl Bitmap {
             i += 1;
         }
         set
+    }
+
+    /// The set of these operations.
+    pub const fn of_operations(operations: &[Operation]) -> Self {
+        let mut set = Self::EMPTY;
+        let mut i = 0;
+        while i < operations.len() {
+            let n = operations[i].number();
+            set.words[n as usize / 32] |= 1 << (n % 32);
+            i += 1;
+        }
+        set
+    }
+
+    /// Whether the set contains the operation.
+    pub const fn contains_operation(self, operation: Operation) -> bool {
+        !self.intersection(Self::of_operations(&[operation])).is_empty()
     }
 
     /// The set with an attribute added.

@@ -72,6 +72,10 @@ impl Operation {
                 d.get::<OpenArgs<'_, Fattr<'_>>>()?;
                 head += CHANGE_BYTES + ATTRIBUTES;
             }
+            Self::Setattr => {
+                d.raw(16)?; // Stateid.
+                d.get::<Fattr<'_>>()?;
+            }
             Self::Close => drop(d.raw(4 + 16)?),
             Self::Readdir => bulk = Some(Bulk::List(d.get::<ReaddirArgs>()?.maxcount)),
             Self::Getxattr => {

@@ -32,9 +32,10 @@ impl Operation {
     ///
     /// The sources are RFC 8881 section 15.2, and RFC 7862 section 11.2 for the operations of minor version 2. Errors
     /// that these tables omit, but other sections require or the Linux kernel's server returns, are permitted too: PERM
-    /// of EXCHANGE_ID (RFC 8881 section 18.35.4), NOTSUPP of OPEN with a claim that is not supported, OPENMODE of OPEN
-    /// for writing under a read delegation, ISDIR of RENAME, ISDIR and SYMLINK of SETATTR of a size; NOTSUPP of COPY and
-    /// COPY_NOTIFY, which are optional (RFC 7862 section 13), and XDEV of COPY, as of CLONE; WRONGSEC of COPY and CLONE for
+    /// of EXCHANGE_ID (RFC 8881 section 18.35.4), WRONG_CRED of EXCHANGE_ID and BIND_CONN_TO_SESSION (section 2.10.8.3),
+    /// NOTSUPP of OPEN with a claim that is not supported, OPENMODE of OPEN for writing under a read delegation, ISDIR of
+    /// RENAME, ISDIR and SYMLINK of SETATTR of a size; NOTSUPP of COPY and COPY_NOTIFY, which are optional (RFC 7862
+    /// section 13), and XDEV of COPY, as of CLONE; WRONGSEC of COPY and CLONE for
     /// the saved file handle, as of LINK and RENAME (RFC 8881 section 2.6.3.1.2); NOFILEHANDLE of
     /// OFFLOAD_CANCEL and OFFLOAD_STATUS (RFC 7862 sections 15.8.3 and 15.9.3 have a current file handle). RFC 8276
     /// describes the errors of operations on extended attributes in sections 8.3 and 8.4: they are those of GETATTR and
@@ -49,7 +50,7 @@ impl Operation {
             Self::Access => &[OBJECT, &[Access, BadXdr, Delay, Inval, Io]],
             Self::BackchannelCtl => &[&[BadXdr, Delay, Inval, NoEnt]],
             Self::BindConnToSession => {
-                &[&[BadSession, BadXdr, BadSessionDigest, Delay, Inval, NotOnlyOp, ServerFault]]
+                &[&[BadSession, BadXdr, BadSessionDigest, Delay, Inval, NotOnlyOp, ServerFault, WrongCred]]
             }
             Self::Close => &[OBJECT, STATEID, &[LocksHeld, WrongCred]],
             Self::Commit => &[OBJECT, &[Access, BadXdr, Delay, Io, IsDir, Symlink, WrongType]],
@@ -103,6 +104,7 @@ impl Operation {
                 NotSame,
                 Perm,
                 ServerFault,
+                WrongCred,
             ]],
             Self::FreeStateid => {
                 &[&[BadXdr, BadStateid, Delay, LocksHeld, OldStateid, ServerFault, WrongCred]]

@@ -29,7 +29,7 @@ fn an_unconfirmed_record_is_replaced() {
 fn a_confirmed_record_is_returned_to_the_same_incarnation() {
     let state = state();
     let id = confirmed(&state, "a");
-    let expected = ClientIdentified { client: id, sequence: 2, confirmed: true };
+    let expected = ClientIdentified { client: id, sequence: 2, confirmed: true, machine: None };
     assert_eq!(state.exchange_id(&identify("a", 1), S(0)), Ok(expected));
     assert_eq!(state.exchange_id(&ExchangeId { update: true, ..identify("a", 1) }, S(0)), Ok(expected));
 }
@@ -235,4 +235,42 @@ fn client_ids_are_those_of_no_other_instance_and_no_counter() {
     let halves =
         |half: fn(u64) -> u32| all.iter().map(|id| half(*id)).collect::<std::collections::BTreeSet<_>>();
     assert!(halves(|id| id as u32).len() > 290 && halves(|id| (id >> 32) as u32).len() > 290);
+}
+
+#[test]
+fn a_client_with_a_machine_credential_is_changed_only_with_it() {
+    let state = state();
+    let allowed = Bitmap::of_operations(&[Operation::Close]);
+    let machine =
+        ExchangeId { principal: b"m", is_protected: true, machine: Some(allowed), ..identify("a", 1) };
+    let id = state.exchange_id(&machine, S(0)).unwrap();
+    assert_eq!(id.machine, Some(allowed));
+    let create = CreateSession { principal: b"m", ..create(id.client, 1) };
+    let session = state.session(state.create_session(&create, S(0)).unwrap().session).unwrap();
+    let client = session.client();
+    assert!(client.has_machine());
+    for (principal, is_protected, may) in
+        [(&b"m"[..], true, true), (b"m", false, false), (b"other", true, false), (b"", true, false)]
+    {
+        let checked = client.check_machine(principal, is_protected);
+        assert_eq!(checked, if may { Ok(()) } else { Err(Status::WrongCred) });
+        let expected = if may { allowed } else { Bitmap::EMPTY };
+        assert_eq!(client.machine_may(principal, is_protected), expected);
+        let again = ExchangeId { principal, is_protected, machine: None, ..machine };
+        let same = state.exchange_id(&again, S(0)).map(|id| (id.client, id.machine));
+        let expected = match (may, principal == b"m") {
+            // The protection of the record does not change.
+            (true, _) => Ok((id.client, Some(allowed))),
+            (false, true) => Err(Status::WrongCred),
+            (false, false) => Err(Status::ClidInuse),
+        };
+        assert_eq!(same, expected);
+        let update = state.exchange_id(&ExchangeId { update: true, ..again }, S(0)).map(|id| id.client);
+        assert_eq!(update, if may { Ok(id.client) } else { Err(Status::WrongCred) });
+    }
+    // Others have none.
+    let other = super::client(&state, "b", S(0));
+    assert!(!other.client().has_machine());
+    assert_eq!(other.client().check_machine(b"anyone", false), Ok(()));
+    assert_eq!(other.client().machine_may(b"root", true), Bitmap::EMPTY);
 }

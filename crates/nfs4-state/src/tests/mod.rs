@@ -18,7 +18,7 @@ mod slot_model;
 
 use std::{net::IpAddr, net::Ipv4Addr, sync::Arc, time::Duration};
 
-use millrace_nfs::v4::{ClientId, SequenceOk, Stateid, Status};
+use millrace_nfs::v4::{Bitmap, ClientId, Operation, SequenceOk, Stateid, Status};
 
 use crate::*;
 
@@ -54,6 +54,8 @@ fn identify(owner: &str, verifier: u8) -> ExchangeId<'_> {
         verifier: [verifier; 8],
         update: false,
         principal: b"root",
+        is_protected: false,
+        machine: None,
         address,
     }
 }

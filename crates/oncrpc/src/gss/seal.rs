@@ -18,6 +18,19 @@ const VERIFIER_AT: usize = 12;
 /// Position of `accept_stat` in a header with an AUTH_NONE verifier.
 const STATUS_AT: usize = 20;
 
+/// Bytes by which a protected reply is longer than one with an AUTH_NONE verifier, at most.
+pub(super) fn overhead(keys: &Context, protection: Protection) -> usize {
+    const PADDING: usize = 3;
+    let verifier = keys.mic_len();
+    verifier
+        + match protection {
+            Protection::Authentication => 0,
+            // A length, the sequence number, and the checksum.
+            Protection::Integrity => 4 + 4 + 4 + keys.mic_len(),
+            Protection::Privacy => 4 + PLAIN_AT + 4 + keys.wrap_tail() + PADDING,
+        }
+}
+
 /// A header. With the usual handles, it is not on the heap.
 pub(super) type Header = SmallVec<[u8; 160]>;
 

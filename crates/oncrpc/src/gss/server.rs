@@ -15,7 +15,7 @@ use super::{
     body::{self, BodyError},
     contexts::{ContextHandle, Contexts, ServerContext},
     queue::Queue,
-    seal::Seal,
+    seal::{self, Seal},
     window::ANNOUNCED,
     wire::{COMPLETE, GssCredential, InitResults, MAX_SEQUENCE, MAX_TOKEN, Purpose},
 };
@@ -175,7 +175,8 @@ impl GssServer {
         }
         let handle = handle.try_into().map_err(|_| AuthStat::GssCredProblem)?;
         let context = self.contexts.find(&handle).ok_or(AuthStat::GssCredProblem)?;
-        let identity = GssIdentity { caller: Arc::clone(&context.caller), protection };
+        let reply_overhead = seal::overhead(&context.keys, protection);
+        let identity = GssIdentity { caller: Arc::clone(&context.caller), protection, reply_overhead };
         let sender = Arc::new(Sender { credential: Credential::Gss(identity), ..sender.clone() });
         last.0 = Some((Arc::clone(&context), Arc::clone(&sender)));
         Ok((context, sender))

@@ -3,6 +3,7 @@
 use millrace_nfs::v4::{Operation, next_operation};
 use millrace_oncrpc::{CallContext, Operations};
 use millrace_xdr::{Arena, Decode, Decoder, Message, Payload, View, XdrError};
+use smallvec::SmallVec;
 
 /// Maximum bytes after the data of a WRITE that are copied, so that the memory of the call can be passed to the
 /// file system. Clients request attributes there.
@@ -49,6 +50,12 @@ impl Arguments {
         let mut d = self.decoder().ok()?;
         let operations = (0..left).map_while(|_| next_operation(&mut d).ok());
         operations.into_iter().find(|operation| *operation != Operation::Savefh)
+    }
+
+    /// The operations after the taken ones, if the plan of the call has them all.
+    pub(super) fn planned(&self) -> Option<SmallVec<[Operation; 8]>> {
+        let numbers = (self.taken..self.count() as usize).map(|index| self.planned.get(index));
+        numbers.map(|number| Operation::try_from(number?).ok()).collect()
     }
 
     /// Takes the number of the next operation, if it is one of the minor version.

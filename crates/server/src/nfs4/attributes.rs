@@ -4,6 +4,7 @@ use millrace_nfs::v4::{
     AccessArgs, AccessOk, Attribute, Attributes, Bitmap, ChangeAttrType, Fattr, FileType, Fsid, GetattrArgs,
     NfsTime, Opaque, OpenArguments, Owner, Status, access, share_access,
 };
+use millrace_oncrpc::Credential;
 use millrace_vfs::{Access, Attr, FsStat};
 
 use super::{
@@ -12,7 +13,7 @@ use super::{
     object::{File, Object},
     paths::MAX_NAME,
 };
-use crate::handle::HandleBytes;
+use crate::{handle::HandleBytes, owners::Kind};
 
 /// Rights that a read-only export never grants.
 const WRITE_RIGHTS: u32 = access::MODIFY | access::EXTEND | access::DELETE;
@@ -40,6 +41,9 @@ const SPACE: Bitmap = Bitmap::of(&[
     Attribute::SpaceFree,
     Attribute::SpaceTotal,
 ]);
+
+/// Users and groups.
+const OWNERS: Bitmap = Bitmap::of(&[Attribute::Owner, Attribute::OwnerGroup]);
 
 /// The attributes that a client with a write delegation changes.
 const HELD: Bitmap = Bitmap::of(&[
@@ -205,7 +209,36 @@ fn set_space<'a>(attributes: Attributes<'a>, stat: &FsStat) -> Attributes<'a> {
     }
 }
 
+/// The names of the owners of an object.
+#[derive(Default)]
+pub(super) struct OwnerNames([Option<String>; 2]);
+
+impl OwnerNames {
+    /// Replaces numbers by the names.
+    pub(super) fn set<'n>(&'n self, values: &mut Attributes<'n>) {
+        let [owner, group] = &self.0;
+        let name = |name: &'n String| Owner::Name(name.as_bytes());
+        values.owner = owner.as_ref().map(name).or(values.owner);
+        values.owner_group = group.as_ref().map(name).or(values.owner_group);
+    }
+}
+
 impl Scope<'_> {
+    /// The names of the owners in `values`, if they are requested by a caller who gets names instead of numbers.
+    pub(super) async fn owner_names(&self, values: &Attributes<'_>, requested: Bitmap) -> OwnerNames {
+        let mut names = OwnerNames::default();
+        if !matches!(self.caller.sender.credential, Credential::Gss(_)) || !requested.intersects(OWNERS) {
+            return names;
+        }
+        let owners = [(Kind::User, values.owner), (Kind::Group, values.owner_group)];
+        for (name, (kind, owner)) in names.0.iter_mut().zip(owners) {
+            if let Some(Owner::Id(id)) = owner {
+                *name = self.env.owners.name(kind, id).await;
+            }
+        }
+        names
+    }
+
     /// The attributes that the server supports in the minor version of the COMPOUND.
     pub(super) fn supported(&self) -> Bitmap {
         if self.minor_version > 1 { SUPPORTED } else { SUPPORTED.difference(OF_MINOR_VERSION_2) }
@@ -255,7 +288,9 @@ impl Compound<'_> {
         let object = self.current()?;
         let known = self.held_attributes(object, requested).await?;
         let handle = self.requested_handle(object, requested);
-        let mut values = self.scope.attributes(object, known, requested).await?;
+        let mut values: Attributes<'_> = self.scope.attributes(object, known, requested).await?;
+        let names = self.scope.owner_names(&values, requested).await;
+        names.set(&mut values);
         values.filehandle = handle.as_ref().map(|handle| Opaque(handle));
         values.encode_requested(&mut self.reply, requested);
         Ok(())
@@ -277,7 +312,9 @@ impl Compound<'_> {
         let object = self.current()?;
         let known = self.held_attributes(object, attributes.set).await?;
         let handle = self.requested_handle(object, attributes.set);
-        let mut current = self.scope.attributes(object, known, attributes.set).await?;
+        let mut current: Attributes<'_> = self.scope.attributes(object, known, attributes.set).await?;
+        let names = self.scope.owner_names(&current, attributes.set).await;
+        names.set(&mut current);
         current.filehandle = handle.as_ref().map(|handle| Opaque(handle));
         attributes.is_same(&current, self.scope.supported())
     }

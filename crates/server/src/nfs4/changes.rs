@@ -14,7 +14,6 @@ use super::{
     kind::data_error,
     names::check_name,
     object::{File, Object},
-    settable::{new_attr, set_attr},
     stateids::key,
 };
 use crate::delegations::Times;
@@ -58,7 +57,10 @@ async fn link_error(file: &File, error: FsError) -> Status {
 impl Compound<'_> {
     pub(super) async fn setattr(&mut self, args: SetattrArgs<Fattr<'_>>) -> Result<(), Status> {
         let file = self.current()?.file(Status::RoFs)?.clone();
-        let set = set_attr(&args.attributes, self.scope.supported())?;
+        let set = self.scope.set_attr(&args.attributes).await?;
+        if self.scope.caller.is_machine && set != SetAttr::default() {
+            return Err(Status::Access); // It has only the rights of a delegation.
+        }
         if args.attributes.set.contains(Attribute::ModeUmask) {
             return Err(Status::Inval); // It is for creations (RFC 8275 section 4.2).
         }
@@ -105,7 +107,7 @@ impl Compound<'_> {
         let granted = env.clients.state.delegated_times(self.client()?, &stateid, &key(file))?;
         let access = file.fs().access(caller, &file.handle, Access(Access::MODIFY)).await;
         let (rights, attr) = access.map_err(convert::status)?;
-        if rights.0 & Access::MODIFY == 0 && attr.uid != caller.uid {
+        if !self.scope.caller.is_machine && rights.0 & Access::MODIFY == 0 && attr.uid != caller.uid {
             return Err(Status::Access);
         }
         let now = env.rt.wall_clock();
@@ -120,7 +122,7 @@ impl Compound<'_> {
     pub(super) async fn create(&mut self, args: CreateArgs<'_, Fattr<'_>>) -> Result<(), Status> {
         let dir = self.current()?.file(Status::RoFs)?.clone();
         let name = check_name(&args.name)?;
-        let set = new_attr(&args.attributes, self.scope.supported())?;
+        let set = self.scope.new_attr(&args.attributes).await?;
         let node = node(args.what)?;
         let created = dir.fs().create_node(dir.writer()?, &dir.handle, name, &node, &set).await;
         let created = created.map_err(convert::status)?;

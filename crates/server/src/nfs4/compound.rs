@@ -149,7 +149,7 @@ impl<'c> Compound<'c> {
     }
 }
 
-/// Limits of the reply to a request in a session, in bytes.
+/// Limits of the reply to a request in a session, in bytes without the protection of RPCSEC_GSS.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ReplyLimits {
     /// Maximum size of the reply.

@@ -61,7 +61,9 @@ impl Compound<'_> {
                 Err(status) => return Err(status),
             };
             let handle = entry.object.as_ref().map(|(object, _)| object.seal(&scope.exports));
-            let values = Attributes { filehandle: handle.as_ref().map(|h| Opaque(h)), ..values };
+            let names = scope.owner_names(&values, args.requested).await;
+            let mut values = Attributes { filehandle: handle.as_ref().map(|h| Opaque(h)), ..values };
+            names.set(&mut values);
             if !list.push(entry.cookie, &entry.name, &values) {
                 break;
             }

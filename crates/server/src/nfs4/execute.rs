@@ -163,7 +163,7 @@ impl<'c> Request<'c> {
         // The plan of the call has decoded the tag before.
         let tag = call.args().get::<Opaque<'_, MAX_TAG>>().unwrap_or_default();
         let results = CompoundEncoder::begin(&mut reply, &tag);
-        let caller = Caller { sender: Arc::clone(&call.sender), counters: &env.counters };
+        let caller = Caller { sender: Arc::clone(&call.sender), counters: &env.counters, is_machine: false };
         let minor_version = call.plan.operations.minor_version;
         let scope = Scope { env, exports: env.exports.load_full(), caller, minor_version };
         let (bulk, stages) = (call.plan.bulk as usize, call.stages.clone());
@@ -204,11 +204,14 @@ impl<'c> Request<'c> {
             Ok((sequence, Sequence::Execute(execution, ok))) => {
                 compound.reply.put(&ok);
                 let fore = execution.session().fore();
+                let overhead = compound.scope.caller.reply_overhead();
+                let without = |bytes: u32| (bytes as usize).saturating_sub(overhead);
                 compound.limits = ReplyLimits {
-                    size: fore.response_bytes as usize,
-                    cached: sequence.cache_this.then_some(fore.cached_bytes as usize),
+                    size: without(fore.response_bytes),
+                    cached: sequence.cache_this.then_some(without(fore.cached_bytes)),
                 };
                 self.execution = Some(execution);
+                compound.scope.caller.is_machine = compound.is_of_machine(args);
                 return Begun::Sequence;
             }
             Ok((_, Sequence::Replay(body))) => {

@@ -43,6 +43,7 @@ use crate::{
     export::{Export, ExportTable},
     metrics::ShardCounters,
     nfs4_clients::{Clients, Session},
+    owners::Owners,
     shared::Shared,
     usage::Usage,
 };
@@ -62,6 +63,7 @@ pub(crate) struct Env {
     /// Index of this shard's counters in each export.
     shard: usize,
     clients: Arc<Clients>,
+    owners: Arc<Owners>,
     /// The session of the last SEQUENCE, and the counters of its client.
     session: Mutex<Option<(Arc<Session>, Arc<Usage>)>>,
     /// Calls to the client.
@@ -92,6 +94,7 @@ impl Env {
             client: counters.clients().usage(client),
             shard,
             clients: Arc::clone(&shared.nfs4_clients),
+            owners: Arc::clone(&shared.owners),
             session: Mutex::new(None),
             callbacks,
             sender: shared.callback_sender(counters, rt),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use millrace_nfs::v4::Status;
-use millrace_oncrpc::Sender;
+use millrace_oncrpc::{Credential, Sender};
 use millrace_vfs::{FileSystemRef, Handle, Identity};
 
 use crate::{
@@ -16,13 +16,19 @@ use crate::{
 pub(super) struct Caller<'c> {
     pub(super) sender: Arc<Sender>,
     pub(super) counters: &'c ShardCounters,
+    /// The machine of the client, which ends what users have opened, with any flavor.
+    pub(super) is_machine: bool,
 }
 
 impl Caller<'_> {
     /// The caller's rights in `export`. Callers are rejected when they use an object, not when they name it,
     /// because SECINFO must work without permission (RFC 8881 section 2.6.3.1).
     fn admit(&self, export: &Export) -> Result<Admission, Status> {
-        export.admit(&self.sender).map_err(|denial| {
+        let admitted = export.admit(&self.sender).or_else(|denial| match denial {
+            AccessDenial::Flavor(_) if self.is_machine => export.admit_mount(&self.sender),
+            denial => Err(denial),
+        });
+        admitted.map_err(|denial| {
             self.counters.refused();
             tracing::debug!(peer = %self.sender.peer.addr, export = export.name(), "call refused: {denial}");
             match denial {
@@ -30,6 +36,15 @@ impl Caller<'_> {
                 AccessDenial::Address | AccessDenial::Port | AccessDenial::Certificate => Status::Access,
             }
         })
+    }
+
+    /// Bytes by which the protection of the call makes its reply longer, at most. They count in the limits of the session (RFC
+    /// 8881 section 18.36.3).
+    pub(super) fn reply_overhead(&self) -> usize {
+        match &self.sender.credential {
+            Credential::Gss(gss) => gss.reply_overhead,
+            _ => 0,
+        }
     }
 
     /// Whether `export` is visible to the peer.

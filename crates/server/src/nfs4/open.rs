@@ -14,7 +14,7 @@ use super::{
     kind::{check_file, check_regular, directory_error},
     names::check_name,
     object::{File, Object},
-    settable::{VERIFIER, new_attr},
+    settable::VERIFIER,
     stateids::key,
 };
 use crate::nfs4_clients::now;
@@ -188,14 +188,14 @@ impl Compound<'_> {
                 if !attributes.set.difference(EXCLUSIVE).is_empty() {
                     return Err(Status::Inval);
                 }
-                let set = new_attr(attributes, self.scope.supported())?;
+                let set = self.scope.new_attr(attributes).await?;
                 let result = exclusive(dir, name, *verifier, set).await?;
                 return Ok(exclusively(result, attributes.set.union(used_for_verifier(dir))));
             }
             CreateHow::Unchecked(attributes) => (attributes, false),
             CreateHow::Guarded(attributes) => (attributes, true),
         };
-        let set = new_attr(attributes, self.scope.supported())?;
+        let set = self.scope.new_attr(attributes).await?;
         let how = millrace_vfs::CreateHow::Guarded(set);
         for _ in 0..ATTEMPTS {
             match dir.fs().create(caller, &dir.handle, name, &how).await {

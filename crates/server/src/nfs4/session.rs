@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use millrace_nfs::v4::{
-    BackchannelCtlArgs, BindConnToSessionArgs, BindConnToSessionOk, CallbackSecurity, ChannelAttrs,
+    BackchannelCtlArgs, BindConnToSessionArgs, BindConnToSessionOk, Bitmap, CallbackSecurity, ChannelAttrs,
     CreateSessionArgs, CreateSessionOk, DestroyClientidArgs, DestroySessionArgs, Direction, ExchangeIdArgs,
-    ExchangeIdOk, Opaque, Operation, ReclaimCompleteArgs, RequestedDirection, SEQUENCE_OK_BYTES,
-    SequenceArgs, ServerOwner, SessionId, StateProtect, Status, create_session_flags, exchange_id_flags,
+    ExchangeIdOk, Opaque, Operation, ProtectedOperations, ReclaimCompleteArgs, RequestedDirection,
+    SEQUENCE_OK_BYTES, SequenceArgs, ServerOwner, SessionId, StateProtect, Status, create_session_flags,
+    exchange_id_flags,
 };
 use millrace_nfs4_state::{
-    CallbackTarget, ChannelAttributes, CreateSession, ExchangeId, Sequence, SequenceRequest,
+    CallbackTarget, ChannelAttributes, Client, CreateSession, ExchangeId, Sequence, SequenceRequest,
 };
 
 use millrace_oncrpc::Sender;
@@ -17,9 +18,29 @@ use millrace_oncrpc::Sender;
 use super::{Env, arguments::Arguments, compound::Compound};
 use crate::{
     callbacks::credential,
-    nfs4_clients::{KeptReply, Session, lease_time, now, principal},
+    nfs4_clients::{KeptReply, Session, is_protected, lease_time, now, principal},
     usage::Usage,
 };
+
+/// The operations that only the machine may use for a client with SP4_MACH_CRED, as of Linux's server, which its client wants.
+const MACHINE_ONLY: Bitmap = Bitmap::of_operations(&[
+    Operation::BindConnToSession,
+    Operation::ExchangeId,
+    Operation::CreateSession,
+    Operation::DestroySession,
+    Operation::DestroyClientid,
+]);
+/// The operations that the machine may use for what users have opened, after their tickets have expired. As of Linux's server;
+/// its client asks for WRITE and COMMIT too. It would then write all data with the credential and the flavor of the machine,
+/// which is `krb5i`: unencrypted on a mount with `krb5p`.
+const MACHINE_TOO: Bitmap = Bitmap::of_operations(&[
+    Operation::Close,
+    Operation::OpenDowngrade,
+    Operation::Locku,
+    Operation::Delegreturn,
+    Operation::TestStateid,
+    Operation::FreeStateid,
+]);
 
 impl Env {
     /// The session `id`, and the counters of its client. SEQUENCE needs them with every call, so that the connection keeps
@@ -107,19 +128,24 @@ impl Compound<'_> {
         if args.flags & undefined != 0 {
             return Err(Status::Inval);
         }
-        match args.state_protect {
-            StateProtect::None => {}
-            // Only RPCSEC_GSS has machine credentials.
+        let Self { scope, reply, .. } = self;
+        let credential = &scope.caller.sender.credential;
+        let machine = match args.state_protect {
+            StateProtect::None => None,
+            StateProtect::MachineCredential(asked) if is_protected(credential) => {
+                Some(asked.must_allow.intersection(MACHINE_TOO))
+            }
             StateProtect::MachineCredential(_) => return Err(Status::Inval),
             StateProtect::Ssv => return Err(Status::EncrAlgUnsupp),
-        }
-        let Self { scope, reply, .. } = self;
+        };
         let clients = &scope.env.clients;
         let request = ExchangeId {
             owner: &args.owner.id,
             verifier: args.owner.verifier,
             update: args.flags & exchange_id_flags::UPD_CONFIRMED_REC_A != 0,
-            principal: &principal(&scope.caller.sender.credential),
+            principal: &principal(credential),
+            is_protected: is_protected(credential),
+            machine,
             address: scope.caller.sender.peer.addr.ip(),
         };
         let identified = clients.state.exchange_id(&request, now(&scope.env.rt))?;
@@ -128,7 +154,9 @@ impl Compound<'_> {
             client_id: identified.client,
             sequence: identified.sequence,
             flags: exchange_id_flags::USE_NON_PNFS | confirmed,
-            state_protect: None,
+            state_protect: identified
+                .machine
+                .map(|must_allow| ProtectedOperations { must_enforce: MACHINE_ONLY, must_allow }),
             server_owner: ServerOwner { minor_id: 0, major_id: Opaque(clients.owner.as_bytes()) },
             server_scope: Opaque(clients.scope.as_bytes()),
             implementation: None,
@@ -141,6 +169,9 @@ impl Compound<'_> {
             return Err(Status::Inval);
         }
         let scope = &self.scope;
+        if let Some(client) = scope.env.clients.state.client(args.client_id) {
+            self.check_machine(&client)?;
+        }
         let target = self.callback_target(args.callback_program, &args.callback_security);
         let request = CreateSession {
             client: args.client_id,
@@ -176,17 +207,53 @@ impl Compound<'_> {
         if !self.is_last && self.session.as_ref().is_some_and(|session| session.id() == args.session) {
             return Err(Status::NotOnlyOp);
         }
-        self.scope.env.clients.state.destroy_session(args.session)
+        let state = &self.scope.env.clients.state;
+        self.check_machine(state.session(args.session).ok_or(Status::BadSession)?.client())?;
+        state.destroy_session(args.session)
     }
 
     pub(super) async fn destroy_client(&self, args: DestroyClientidArgs) -> Result<(), Status> {
         let env = self.scope.env;
+        if let Some(client) = env.clients.state.client(args.client_id) {
+            self.check_machine(&client)?;
+        }
         env.clients.destroy_client(&env.rt, args.client_id).await
+    }
+
+    /// Checks that the caller may change `client` and its sessions.
+    ///
+    /// # Errors
+    /// WRONG_CRED
+    fn check_machine(&self, client: &Client) -> Result<(), Status> {
+        let credential = &self.scope.caller.sender.credential;
+        client.check_machine(&principal(credential), is_protected(credential))
+    }
+
+    /// Whether the call is of the machine of a client with SP4_MACH_CRED, and ends what users have opened (RFC 8881 section
+    /// 18.35.3, `spo_must_allow`). Before these operations, Linux's client gets attributes, or sets the times of a
+    /// delegation.
+    pub(super) fn is_of_machine(&self, args: &Arguments) -> bool {
+        const BESIDE: Bitmap =
+            Bitmap::of_operations(&[Operation::Putfh, Operation::Getattr, Operation::Setattr]);
+        let Some(client) = self.session.as_ref().map(|session| session.client()) else { return false };
+        if !client.has_machine() {
+            return false;
+        }
+        let credential = &self.scope.caller.sender.credential;
+        let may = client.machine_may(&principal(credential), is_protected(credential));
+        let ends = |operation| may.contains_operation(operation);
+        args.planned().is_some_and(|operations| {
+            operations.iter().any(|operation| ends(*operation))
+                && operations
+                    .iter()
+                    .all(|operation| ends(*operation) || BESIDE.contains_operation(*operation))
+        })
     }
 
     fn bind_connection(&mut self, args: BindConnToSessionArgs) -> Result<(), Status> {
         use millrace_nfs4_state::Direction as Bound;
         let (session, _) = self.scope.env.session(args.session, &self.scope.caller.sender)?;
+        self.check_machine(session.client())?;
         let wanted = match args.direction {
             RequestedDirection::Fore => Bound::Fore,
             RequestedDirection::Back => Bound::Back,
@@ -246,7 +313,7 @@ impl Compound<'_> {
         if bytes > fore.request_bytes as usize {
             return Err(Status::ReqTooBig);
         }
-        let reply = self.reply.len() + SEQUENCE_OK_BYTES;
+        let reply = self.reply.len() + SEQUENCE_OK_BYTES + self.scope.caller.reply_overhead();
         if reply > fore.response_bytes as usize {
             return Err(Status::RepTooBig);
         }

@@ -147,6 +147,8 @@ mod tests {
             verifier: [1; 8],
             update: false,
             principal: b"p",
+            is_protected: false,
+            machine: None,
             address: std::net::Ipv4Addr::LOCALHOST.into(),
         };
         let identified = clients.state.exchange_id(&identify, now(rt)).unwrap();

@@ -22,6 +22,8 @@ fn operations() -> Vec<(Operation, Vec<u8>, Option<Bulk>)> {
         create: Some(CreateHow::Exclusive41([3; 8], Attributes { mode: Some(1), ..Attributes::default() })),
         claim: Claim::Null(Opaque(b"name")),
     };
+    let attributes = Attributes { mode: Some(1), ..Attributes::default() };
+    let setattr = SetattrArgs { stateid: STATEID, attributes };
     let put = |args: &dyn Fn(&mut Encoder)| flat(&encoded(args));
     let name = put(&|e| e.put_opaque(b"name5"));
     vec![
@@ -43,6 +45,7 @@ fn operations() -> Vec<(Operation, Vec<u8>, Option<Bulk>)> {
         (Operation::Access, put(&|e| e.put(&AccessArgs { access: 1 })), None),
         (Operation::Getattr, put(&|e| e.put(&GetattrArgs { requested })), None),
         (Operation::Open, put(&|e| e.put(&open)), None),
+        (Operation::Setattr, put(&|e| e.put(&setattr)), None),
         (Operation::Close, put(&|e| e.put(&CloseArgs { seqid: 0, stateid: STATEID })), None),
         (Operation::Read, put(&|e| e.put(&read)), Some(Bulk::Data(1000))),
         (Operation::ReadPlus, put(&|e| e.put(&read)), Some(Bulk::Data(1000))),

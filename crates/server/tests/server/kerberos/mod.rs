@@ -1,5 +1,10 @@
 //! Callers with Kerberos, with a key distribution center: flavors of exports, users, retransmissions.
 
+mod caller;
+mod limits;
+mod machine;
+mod owners;
+
 use std::{
     cell::Cell,
     collections::BTreeMap,
@@ -38,7 +43,7 @@ fn settings(realm: &Realm, users: &[(&str, &str)]) -> Option<KerberosSettings> {
         .iter()
         .map(|(principal, user)| (format!("{principal}@TEST.MILLRACE"), user.parse().unwrap()))
         .collect();
-    Some(KerberosSettings { keytab: Some(realm.file("server.keytab")), users })
+    Some(KerberosSettings { keytab: Some(realm.file("server.keytab")), users, domain: None })
 }
 
 /// A connection, with the numbers of its calls.
