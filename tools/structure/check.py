@@ -7,6 +7,7 @@
 - Modules that allow `unsafe_code` are named in ARCHITECTURE.md, and the source files and folders that it and the design
   notes name exist.
 - The crates that use the client know no wire format: they name no type of the codec of NFS.
+- No crate of the product names the Read-Read design, which is a protocol of the lab.
 - A crate names every library of its manifest; for tests alone, the documents that it includes may.
 
 With --edges CRATE it prints the references between the modules that refer to each other. With --update it removes from
@@ -25,6 +26,8 @@ HERE = Path(__file__).resolve().parent
 SHELVES = ("crates", "testing", "lab")
 # They use the client's `ops`, so that a procedure's form in NFSv3 and in NFSv4 is known in the client alone.
 ABOVE_OPS = ("cli", "copy", "fuse", "object-store", "objects", "opendal", "program", "python")
+# The design of 2003 that `lab/read-read/` has.
+READ_READ = re.compile(r"\bread[-_ ]read\b|ReadRead|RdRd", re.IGNORECASE)
 # Names of libraries that are not those of their packages.
 LIBRARIES = {"md-5": "md5", "rustls-webpki": "webpki"}
 # Pages whose sources must exist.
@@ -144,6 +147,13 @@ def codec_users(root):
                 yield f"{file.relative_to(root)} names the codec of NFS: use the types of millrace_client::ops"
 
 
+def designs(root):
+    """Messages for source files of the product that name the Read-Read design."""
+    for file in sorted(root.glob("crates/*/src/**/*.rs")):
+        if named := READ_READ.search(file.read_text()):
+            yield f"{file.relative_to(root)} names the Read-Read design ({named[0]}), which only lab/read-read/ has"
+
+
 def unused_dependencies(root):
     """Messages for libraries of a manifest that no source file names."""
 
@@ -237,6 +247,7 @@ def problems(root, listed):
         *unsafe_modules(root, text),
         *missing_files(root),
         *codec_users(root),
+        *designs(root),
         *unused_dependencies(root),
     ]
 

@@ -142,6 +142,19 @@ class Order(Fixture):
         found = list(check.codec_users(self.root))
         self.assertEqual([f.split()[0] for f in found], ["crates/copy", "crates/cli/src/a.rs"])
 
+    def test_a_product_that_names_the_read_read_design(self):
+        for shelf, crate, line in (
+            ("crates", "one", "enum Design { ReadRead }"),
+            ("crates", "two", "// as in the Read-Read design"),
+            ("crates", "three", "poll_read_ready(cx); already(read_write)"),
+            ("lab", "four", "struct ReadRead;"),
+        ):
+            self.manifest(crate, "", shelf)
+            (self.root / shelf / crate / "src").mkdir()
+            (self.root / shelf / crate / "src/a.rs").write_text(line)
+        found = list(check.designs(self.root))
+        self.assertEqual([f.split()[0] for f in found], ["crates/one/src/a.rs", "crates/two/src/a.rs"])
+
     def test_a_library_that_is_not_used(self):
         self.manifest("one", '[dependencies]\nmd-5 = "1"\nm-low.workspace = true\nslab = "1"\n[dev-dependencies]\nslab = "1"\ntar = "1"\n')
         (self.root / "crates/one/src").mkdir()

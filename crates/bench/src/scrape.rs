@@ -57,7 +57,7 @@ fn counters(addr: SocketAddr) -> Result<ServerCounters, BenchError> {
     })
 }
 
-/// Reads the counters after clients have acknowledged all exposed memory (Read-Read): a client has its data
+/// Reads the counters after clients have acknowledged all exposed memory: a client has its data
 /// before it acknowledges. Waits at most [`ACKNOWLEDGE_TIMEOUT`].
 pub(crate) fn settled(addr: SocketAddr) -> Result<ServerCounters, BenchError> {
     let deadline = Instant::now() + ACKNOWLEDGE_TIMEOUT;

@@ -5,9 +5,7 @@ use std::{convert::Infallible, time::Duration};
 use millrace_oncrpc::SecurityFlavor;
 use millrace_rdma::registration::{Invalidation, Strategy};
 use millrace_rdma_providers::ProviderChoice;
-use millrace_rpcrdma::Design;
-#[cfg(feature = "research")]
-use millrace_rpcrdma::Padding;
+use millrace_rpcrdma::ProtocolRef;
 use millrace_runtime::{RuntimeRef, tokio_rt::TokioRuntime};
 
 use crate::{

@@ -19,7 +19,7 @@ use millrace_oncrpc::{
 };
 use millrace_rdma::{ConnectParams, ConnectionError, Provider, registration::Registration};
 use millrace_rdma_providers::{IWARP, ProviderChoice, connect_iwarp};
-use millrace_rpcrdma::{Requester, RequesterConfig};
+use millrace_rpcrdma::{RequesterConfig, RequesterTransport};
 use millrace_runtime::{BoxFuture, ByteStream, RuntimeRef, StreamProvider, resolve, tokio_rt::TcpByteStream};
 
 use millrace_tls::ConfigError;
@@ -295,12 +295,12 @@ impl Target {
 
     /// Connects with iWARP within TLS.
     async fn connect_secured(&self, addr: SocketAddr) -> Result<Connection, Cause> {
-        let config = requester_config(&self.options, Arc::clone(&self.registration))?;
-        let (rt, arena) = (Arc::clone(&self.rt), self.arena.clone());
+        let config = requester_config(&self.options, Arc::clone(&self.registration));
+        let (rt, arena, protocol) = (Arc::clone(&self.rt), self.arena.clone(), &self.options.rdma_protocol);
         let secure = |stream| tls::protect_iwarp(&self.options.tls, stream, &self.host);
-        let qp = connect_iwarp::<Cause, _>(Arc::clone(&rt), addr, config.connect_params(), secure).await?;
-        let requester = Requester::from_queue_pair(qp, rt, arena, config)?;
-        Ok(over_requester(requester, IWARP, addr))
+        let params = protocol.connect_params(&config);
+        let qp = connect_iwarp::<Cause, _>(Arc::clone(&rt), addr, params, secure).await?;
+        Ok(over_requester(protocol.requester(qp, rt, arena, config)?, IWARP, addr))
     }
 
     /// Queries rpcbind at this target for the TCP port of MOUNT version 3, with rpcbind version 4 for IPv6,
@@ -354,23 +354,17 @@ async fn connect_over(
     if options.tls.is_used() {
         return Err(format!("xprtsec={} is not possible with this provider", options.tls.xprtsec).into());
     }
-    let config = requester_config(options, registration)?;
-    let name = provider.name();
-    Ok(over_requester(Requester::connect(provider, rt, arena, addr, config).await?, name, addr))
+    let mut config = requester_config(options, registration);
+    config.remote_invalidate &= provider.can_be_invalidated(addr);
+    let (name, protocol) = (provider.name(), &options.rdma_protocol);
+    let params = protocol.connect_params(&config);
+    let qp = provider.connect(Arc::clone(&rt), arena.clone(), addr, params).await?;
+    Ok(over_requester(protocol.requester(qp, rt, arena, config)?, name, addr))
 }
 
 /// The configuration of connections with these options.
-fn requester_config(options: &Options, registration: Arc<Registration>) -> Result<RequesterConfig, Cause> {
-    #[cfg(feature = "research")]
-    if options.padding.is_some() && options.design == crate::Design::ReadWrite {
-        let why =
-            "padding (RDMA_MSGP) requires the Read-Read design; remove the padding or select that design";
-        return Err(why.into());
-    }
-    Ok(RequesterConfig {
-        design: options.design,
-        #[cfg(feature = "research")]
-        padding: options.padding,
+fn requester_config(options: &Options, registration: Arc<Registration>) -> RequesterConfig {
+    RequesterConfig {
         credits: options.credits,
         call_timeout: options.timeout,
         measure_exposure: options.measure_exposure,
@@ -383,12 +377,16 @@ fn requester_config(options: &Options, registration: Arc<Registration>) -> Resul
             ..ConnectParams::default()
         },
         ..RequesterConfig::default()
-    })
+    }
 }
 
 /// Returns a connection of `requester`, which the provider `name` has connected to `addr`.
-fn over_requester(requester: Arc<Requester>, name: &'static str, addr: SocketAddr) -> Connection {
-    let transport = Arc::clone(&requester);
+fn over_requester(
+    requester: Arc<dyn RequesterTransport>,
+    name: &'static str,
+    addr: SocketAddr,
+) -> Connection {
+    let transport: Arc<dyn Transport> = Arc::clone(&requester) as _;
     // A weak reference, so that statistics do not keep the connection open.
     let observed = Arc::downgrade(&requester);
     let stats = move || {

@@ -83,10 +83,8 @@ pub use millrace_rdma::registration::{Invalidation, RegistrationStats, Strategy}
 pub use millrace_rdma::{self as rdma, Provider};
 #[doc(no_inline)]
 pub use millrace_rdma_providers::{self as rdma_providers, ProviderChoice};
-#[cfg(feature = "research")]
 #[doc(no_inline)]
-pub use millrace_rpcrdma::Padding;
-pub use millrace_rpcrdma::{self as rpcrdma, Design};
+pub use millrace_rpcrdma as rpcrdma;
 #[doc(no_inline)]
 pub use millrace_runtime::{self as runtime, RuntimeRef, StreamProvider, tokio_rt::TokioRuntime};
 pub use millrace_tls::Tls;

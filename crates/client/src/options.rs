@@ -5,9 +5,7 @@ use std::{fmt, path::PathBuf, str::FromStr, sync::Arc, time::Duration};
 use millrace_oncrpc::{AuthSys, Credential, SecurityFlavor};
 use millrace_rdma::registration::{Invalidation, Registration, Settings, Strategy};
 use millrace_rdma_providers::ProviderChoice;
-use millrace_rpcrdma::Design;
-#[cfg(feature = "research")]
-use millrace_rpcrdma::Padding;
+use millrace_rpcrdma::ProtocolRef;
 use millrace_runtime::LocalPort;
 
 use crate::{Tls, Url, Version};
@@ -165,12 +163,8 @@ pub struct Options {
     /// Maximum payload of one lower-layer frame in bytes, if the provider supports the choice (iWARP);
     /// `None`: the provider's default.
     pub max_frame: Option<usize>,
-    /// The RPC-over-RDMA design, which must be that of the server.
-    pub design: Design,
-    /// Padding of small WRITEs, which are then sent as RDMA_MSGP (removed by RFC 8166). It requires the
-    /// Read-Read design; with the Read-Write design connecting fails.
-    #[cfg(feature = "research")]
-    pub padding: Option<Padding>,
+    /// The protocol of RDMA connections, which must be that of the server.
+    pub rdma_protocol: ProtocolRef,
     /// The registration strategy: how the client exposes memory to the server.
     pub registration: Strategy,
     /// When [`Strategy::Fast`] invalidates memory windows.
@@ -230,9 +224,7 @@ impl Default for Options {
             credential: Identity::default(),
             crc: false,
             max_frame: None,
-            design: Design::default(),
-            #[cfg(feature = "research")]
-            padding: None,
+            rdma_protocol: ProtocolRef::default(),
             registration: Strategy::Fast,
             invalidation: Invalidation::default(),
             trust_server: false,
@@ -276,11 +268,8 @@ macro_rules! with_setters {
             crc: bool,
             /// Sets [`Options::max_frame`], in bytes.
             max_frame: Option<usize>,
-            /// Sets [`Options::design`].
-            design: Design,
-            /// Sets [`Options::padding`].
-            #[cfg(feature = "research")]
-            padding: Option<Padding>,
+            /// Sets [`Options::rdma_protocol`].
+            rdma_protocol: ProtocolRef,
             /// Sets [`Options::registration`], the memory registration strategy.
             registration: Strategy,
             /// Sets [`Options::invalidation`].
@@ -345,7 +334,7 @@ impl fmt::Debug for Options {
             .field("wsize", &self.wsize)
             .field("timeout", &self.timeout)
             .field("credential", &self.credential)
-            .field("design", &self.design)
+            .field("rdma_protocol", &self.rdma_protocol)
             .field("registration", &self.registration)
             .field("credits", &self.credits)
             .field("retry", &self.retry)

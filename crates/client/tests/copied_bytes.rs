@@ -9,9 +9,9 @@ mod common;
 
 use std::{net::SocketAddr, sync::Mutex, time::Duration};
 
-use millrace_client::{Design, Options, Proto, Url, Version, handles::blocking::Client, ops::StableHow};
+use millrace_client::{Options, Proto, Url, Version, handles::blocking::Client, ops::StableHow};
 use millrace_rdma_providers::ProviderChoice;
-use millrace_server::{Config, ExposedBuffers, Research, Server};
+use millrace_server::{Config, Server};
 
 use common::{VERSIONS, rdma_at, url};
 
@@ -23,13 +23,49 @@ static COUNTER: Mutex<()> = Mutex::new(());
 #[test]
 fn neither_end_copies_the_data_of_large_reads_and_writes_over_rdma() {
     let _counter = COUNTER.lock();
-    // The server starts all RDMA Reads and Writes.
-    measure(Design::ReadWrite, (8, 8));
-    // The server starts only the RDMA Reads. With an adapter it copies results whose pages need more segments than a
-    // reply may have.
-    if rdma_at().1 == ProviderChoice::Iwarp {
-        measure(Design::ReadRead, (0, 8));
+    let (at, provider) = rdma_at();
+    let config = Config {
+        exports: vec!["/data=memory:64MiB".parse().unwrap()],
+        listen_rdma: vec![SocketAddr::new(at, 0)],
+        provider,
+        shards: Some(1),
+        ..Config::default()
+    };
+    let server = Server::start(config).unwrap();
+    let port = server.rdma_addr().unwrap().port();
+    let url = Url { port: Some(port), proto: Some(Proto::Rdma), ..Url::new(at.to_string(), "/data") };
+    let client = Client::connect(&url, Options::default().vers(Some(Version::V3))).unwrap();
+    let file = client.create_file("f", 0o600).unwrap().handle();
+    let mut data = client.arena().alloc(LEN).unwrap();
+    data.iter_mut().enumerate().for_each(|(i, b)| *b = (i >> 3) as u8);
+    let data = data.freeze();
+
+    let before = millrace_buffer::copied::total();
+    for n in 0..8 {
+        let at = n * LEN as u64;
+        let w = client.write_from(file, at, data.clone().into(), StableHow::FileSync).unwrap();
+        assert_eq!(w.count, LEN);
     }
+    let mut buffer = client.arena().alloc(LEN).unwrap();
+    for n in 0..8 {
+        let address = buffer.address();
+        let r = client.read_into(file, n * LEN as u64, buffer).unwrap();
+        assert_eq!(r.buffer.address(), address);
+        assert!(r.count == LEN && r.buffer[..] == data[..]);
+        buffer = r.buffer;
+    }
+    assert_eq!(millrace_buffer::copied::total() - before, 0);
+
+    let stats = client.stats();
+    assert_eq!((stats.bytes_read, stats.bytes_written), (8 << 20, 8 << 20));
+    let queue_pair = stats.connections[0].queue_pair.unwrap();
+    // Adapters do not report the RDMA operations of the peer.
+    if provider == ProviderChoice::Iwarp {
+        assert_eq!((queue_pair.peer_writes, queue_pair.peer_reads), (8, 8), "the server starts them all");
+        assert!(queue_pair.placed_directly > 7 << 20);
+    }
+    drop(client);
+    server.stop_blocking(Duration::from_secs(1));
 }
 
 /// Over TCP the file system keeps the memory in which the server has received the data of a large WRITE, except bytes that
@@ -106,55 +142,4 @@ fn tcp_config() -> Config {
         listen_tcp: vec!["127.0.0.1:0".parse().unwrap()],
         ..Config::default()
     }
-}
-
-fn measure(design: Design, (peer_writes, peer_reads): (u64, u64)) {
-    let (at, provider) = rdma_at();
-    let config = Config {
-        research: Research {
-            design,
-            exposed_buffers: ExposedBuffers::AcceptedOnNetworks,
-            ..Research::default()
-        },
-        exports: vec!["/data=memory:64MiB".parse().unwrap()],
-        listen_rdma: vec![SocketAddr::new(at, 0)],
-        provider,
-        shards: Some(1),
-        ..Config::default()
-    };
-    let server = Server::start(config).unwrap();
-    let port = server.rdma_addr().unwrap().port();
-    let url = Url { port: Some(port), proto: Some(Proto::Rdma), ..Url::new(at.to_string(), "/data") };
-    let client = Client::connect(&url, Options::default().vers(Some(Version::V3)).design(design)).unwrap();
-    let file = client.create_file("f", 0o600).unwrap().handle();
-    let mut data = client.arena().alloc(LEN).unwrap();
-    data.iter_mut().enumerate().for_each(|(i, b)| *b = (i >> 3) as u8);
-    let data = data.freeze();
-
-    let before = millrace_buffer::copied::total();
-    for n in 0..8 {
-        let at = n * LEN as u64;
-        let w = client.write_from(file, at, data.clone().into(), StableHow::FileSync).unwrap();
-        assert_eq!(w.count, LEN);
-    }
-    let mut buffer = client.arena().alloc(LEN).unwrap();
-    for n in 0..8 {
-        let address = buffer.address();
-        let r = client.read_into(file, n * LEN as u64, buffer).unwrap();
-        assert_eq!(r.buffer.address(), address);
-        assert!(r.count == LEN && r.buffer[..] == data[..]);
-        buffer = r.buffer;
-    }
-    assert_eq!(millrace_buffer::copied::total() - before, 0);
-
-    let stats = client.stats();
-    assert_eq!((stats.bytes_read, stats.bytes_written), (8 << 20, 8 << 20));
-    let queue_pair = stats.connections[0].queue_pair.unwrap();
-    // Adapters do not report the RDMA operations of the peer.
-    if provider == ProviderChoice::Iwarp {
-        assert_eq!((queue_pair.peer_writes, queue_pair.peer_reads), (peer_writes, peer_reads));
-        assert!(queue_pair.placed_directly > 7 << 20);
-    }
-    drop(client);
-    server.stop_blocking(Duration::from_secs(1));
 }

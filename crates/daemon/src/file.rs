@@ -316,7 +316,7 @@ mod tests {
                 export("/a", "local:DIR") + "[[target]]\nname = \"t\"\nlun = [{path = \"/a/none\"}]\n",
                 ":6:9: the LUN /a/none of target iqn.2026-01.example.millrace:t: there is no file",
             ),
-            ("\ndesign = \"read-read\"\n".to_owned(), ":2:1: unknown field `design`, expected one of"),
+            ("\ndesign = \"new\"\n".to_owned(), ":2:1: unknown field `design`, expected one of"),
             (
                 format!("{a}clients = [\n  \"*(rw)\",\n  \"10.0.0.5(rww)\",\n]\n"),
                 ":6:3: `rww` is not an export option",

@@ -7,8 +7,8 @@ use millrace_rdma::registration::Strategy;
 use millrace_rdma_providers::ProviderChoice;
 use millrace_server::{
     AltName, Backend, ByteSize, CertificateRule, ClientRule, Delegations, ExportConfig, Identities, Identity,
-    KerberosSettings, Limits, LocalUser, Nfs4Settings, Research, SecurityFlavors, ServerFiles, Squash,
-    StageSampling, TransportSecurity, without_zeros,
+    KerberosSettings, Limits, LocalUser, Nfs4Settings, SecurityFlavors, ServerFiles, Squash, StageSampling,
+    TransportSecurity, without_zeros,
 };
 use serde::{Deserialize, Deserializer, de};
 
@@ -73,7 +73,7 @@ impl From<File> for Config {
                 listen_iser: file.listen_iser.map(|Listening(addr)| addr),
                 targets: file.targets.into_iter().map(|Target(t)| t).collect(),
                 provider: file.provider,
-                research: Research::default(),
+                rdma_protocol: Default::default(),
                 shards: file.shards,
                 float_shards: file.float_shards,
                 busy_poll: Duration::from_micros(file.busy_poll),

@@ -2,7 +2,6 @@
 
 use std::cell::RefCell;
 
-use millrace_buffer::Buffer;
 use millrace_oncrpc::{Stage, Stages, gss::ReplyCheck};
 use smallvec::SmallVec;
 
@@ -18,11 +17,11 @@ const MAX_SPARE: usize = 64;
 /// without reuse each call would allocate heap memory.
 #[derive(Default)]
 #[allow(clippy::vec_box)] // The boxes are reused, not their contents.
-pub(crate) struct SpareMemory(RefCell<Vec<Box<CallMemory>>>);
+pub struct SpareMemory(RefCell<Vec<Box<CallMemory>>>);
 
 impl SpareMemory {
     /// Memory of a new call.
-    pub(crate) fn take(&self, stages: Stages) -> Box<CallMemory> {
+    pub fn take(&self, stages: Stages) -> Box<CallMemory> {
         let mut memory = self.0.borrow_mut().pop().unwrap_or_default();
         memory.stages = stages;
         memory
@@ -40,29 +39,23 @@ impl SpareMemory {
 /// The memory of one call: regions that the responder can access, and buffers for its results. Dropping it
 /// revokes the regions.
 #[derive(Default)]
-pub(crate) struct CallMemory {
+pub struct CallMemory {
     /// Memory that the responder can read.
     pub(crate) reads: SmallVec<[RegisteredMemory; 1]>,
     /// Memory of the Write chunk.
     pub(crate) write: Option<RegisteredMemory>,
     /// Memory of the Reply chunk.
     pub(crate) reply: Option<RegisteredMemory>,
-    /// Memory for the reply's payload that is not exposed.
-    pub(crate) unexposed: Option<Buffer>,
-    /// Maximum bytes of the reply's head.
-    pub(crate) max_head: usize,
     /// Stages of the call.
-    pub(crate) stages: Stages,
+    pub stages: Stages,
     /// For the reply to a protected call.
     pub(crate) check: Option<ReplyCheck>,
 }
 
 /// The unmapped memory of a call's results.
-pub(crate) struct Recovered {
+pub struct Recovered {
     pub(crate) write: Option<Memory>,
     pub(crate) reply: Option<Memory>,
-    #[cfg_attr(not(feature = "research"), allow(dead_code))]
-    pub(crate) unexposed: Option<Buffer>,
 }
 
 impl CallMemory {
@@ -77,14 +70,14 @@ impl CallMemory {
     }
 
     /// The steering tags of the call.
-    pub(crate) fn tags(&self) -> impl Iterator<Item = SteeringTag> {
+    pub fn tags(&self) -> impl Iterator<Item = SteeringTag> {
         let all = self.reads.iter().chain(&self.write).chain(&self.reply);
         all.flat_map(|r| r.segments().iter().map(|s| s.handle))
     }
 
     /// Unmaps all memory and returns that of the call's results, of which the responder reports that it wrote
     /// `write` and `reply` bytes. Afterwards the peer cannot access it (RFC 8166 section 3.4.3).
-    pub(crate) fn unmap(
+    pub fn unmap(
         mut self: Box<Self>,
         registrar: &dyn Registrar,
         spare: &SpareMemory,
@@ -101,9 +94,8 @@ impl CallMemory {
         if mapped {
             self.stages.end(Stage::Deregistration);
         }
-        let unexposed = self.unexposed.take();
         self.stages = Stages::NONE;
         spare.put(self);
-        Recovered { write, reply, unexposed }
+        Recovered { write, reply }
     }
 }

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use crate::header::{Chunk, Lists, ReadSegment};
 
 /// Total bytes of a chunk's segments.
-pub(crate) fn capacity(segments: &[Segment]) -> u64 {
+pub fn capacity(segments: &[Segment]) -> u64 {
     segments.iter().map(|s| u64::from(s.length)).sum()
 }
 
@@ -52,14 +52,14 @@ pub(crate) fn filled(chunk: &[Segment], len: usize) -> Chunk {
 }
 
 /// The tag that a Send with Invalidate may name: the common tag of all segments of the call, if there is one.
-pub(crate) fn common_tag(lists: &Lists) -> Option<SteeringTag> {
+pub fn common_tag(lists: &Lists) -> Option<SteeringTag> {
     let mut segments = lists.segments();
     let first = segments.next()?.handle;
     segments.all(|s| s.handle == first).then_some(first)
 }
 
 /// Positions of the payloads' Read chunks in the unreduced stream.
-pub(crate) fn positions(message: &Message) -> impl Iterator<Item = usize> + '_ {
+pub fn positions(message: &Message) -> impl Iterator<Item = usize> + '_ {
     let mut before = 0;
     message.payloads.iter().map(move |p| {
         let position = p.position + before;

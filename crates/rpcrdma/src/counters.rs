@@ -19,8 +19,9 @@ macro_rules! counters {
         $(#[doc = $live_doc])+
         #[derive(Debug, Default)]
         pub struct $live {
-            $(pub(crate) $name: AtomicU64,)*
-            pub(crate) exposure: Arc<ExposureMeter>,
+            $($(#[doc = $doc])+ pub $name: AtomicU64,)*
+            /// Meter of the exposure of this end's memory.
+            pub exposure: Arc<ExposureMeter>,
         }
 
         #[doc = concat!("A snapshot of [`", stringify!($live), "`].")]
@@ -56,14 +57,8 @@ counters! {
     cancelled,
     /// Calls sent as RDMA_NOMSG.
     long_calls,
-    /// Calls sent as RDMA_MSGP.
-    padded_calls,
     /// Replies conveyed by chunk.
     long_replies,
-    /// RDMA Reads of results.
-    reads,
-    /// RDMA_DONE messages sent.
-    done_sent,
     /// RDMA_ERROR messages received.
     transport_errors,
     /// Messages dropped: malformed, or without an open call.
@@ -78,7 +73,7 @@ counters! {
     exposed_read_bytes,
     /// Bytes exposed for RDMA Write.
     exposed_write_bytes,
-    /// Bytes placed directly, by RDMA Writes of the responder or RDMA Reads of this end.
+    /// Bytes placed directly, by RDMA Writes of the responder.
     placed_bytes,
     /// Tags invalidated by the responder.
     remote_invalidations,
@@ -113,29 +108,27 @@ counters! {
     version_errors,
     /// ERR_CHUNK errors sent.
     chunk_errors,
-    /// Messages dropped without an answer (too short, RDMA_ERROR, RDMA_DONE for no reply).
+    /// Messages dropped without an answer (too short, RDMA_ERROR, RDMA_DONE).
     dropped,
-    /// RDMA_DONE messages that released memory.
-    done_received,
-    /// Replies rejected because they would exceed the exposure limits.
-    exposures_refused,
     /// Waits for memory of the arena within the budget.
     out_of_memory,
     /// Credits granted in the last reply.
     credits_granted,
-    /// Exposed regions after the last completions; zero in the Read-Write design, except on a provider whose
-    /// RDMA Reads expose their sinks.
+    /// Exposed regions after the last completions; zero, except on a provider whose RDMA Reads expose their sinks.
     regions_exposed,
 }
 
-pub(crate) fn add(counter: &AtomicU64, n: usize) {
+/// Adds `n` to a counter that only this thread changes.
+pub fn add(counter: &AtomicU64, n: usize) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(n as u64), Ordering::Relaxed);
 }
 
-pub(crate) fn sub(counter: &AtomicU64, n: usize) {
+/// Subtracts `n` from a counter that only this thread changes.
+pub fn sub(counter: &AtomicU64, n: usize) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_sub(n as u64), Ordering::Relaxed);
 }
 
-pub(crate) fn set(counter: &AtomicU64, n: usize) {
+/// Sets a counter that only this thread changes.
+pub fn set(counter: &AtomicU64, n: usize) {
     counter.store(n as u64, Ordering::Relaxed);
 }

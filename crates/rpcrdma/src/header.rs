@@ -7,16 +7,16 @@ use millrace_xdr::{Arena, Decoder, ItemPadding, OutOfMemory, View, Views, XdrErr
 use smallvec::SmallVec;
 
 /// The protocol version (`rdma_vers`).
-pub(crate) const VERSION: u32 = 1;
+pub const VERSION: u32 = 1;
 /// Bytes of the smallest message that is decoded as a call (RFC 8166 section 4.2 with three absent lists).
-pub(crate) const MIN_CALL: usize = 28;
+pub const MIN_CALL: usize = 28;
 /// Bytes of the smallest valid header except RDMA_DONE: an ERR_CHUNK.
 const MIN_HEADER: usize = 20;
 const FIXED: usize = 16;
 /// Bytes of the padding fields of RDMA_MSGP, which precede its lists.
 const PADDING: usize = 8;
 /// The largest alignment in bytes: a page.
-pub(crate) const MAX_ALIGN: u32 = 4096;
+pub const MAX_ALIGN: u32 = 4096;
 /// Bytes of a segment.
 pub(crate) const SEGMENT: usize = 16;
 /// Bytes that a Read list entry, a Write chunk or a Reply chunk, each with one segment, add to a header.
@@ -52,7 +52,7 @@ pub struct ReadSegment {
 /// The three chunk lists of a header.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Lists {
-    /// The Read list; empty in all replies of the Read-Write design.
+    /// The Read list; empty in all replies of RFC 8166.
     pub reads: SmallVec<[ReadSegment; 2]>,
     /// The Write list: one item per Write chunk. The result of an *empty* chunk, which has no segments, is
     /// inline.
@@ -97,7 +97,7 @@ pub enum TransportError {
     /// ERR_CHUNK: the header or its chunks are invalid, or the reply is larger than the call's chunks.
     #[error(
         "the server cannot use the memory that the call offers, or the reply does not fit in it (ERR_CHUNK); its log \
-         may say why: use smaller transfers or another design of the server, or connect over TCP"
+         may say why: use smaller transfers, or connect over TCP"
     )]
     Chunk,
 }
@@ -142,7 +142,7 @@ fn is_alignment(align: u32) -> bool {
 
 impl Padding {
     /// The padding of a stream after a header of `origin` bytes.
-    pub(crate) fn of_items(self, origin: usize) -> ItemPadding {
+    pub fn of_items(self, origin: usize) -> ItemPadding {
         ItemPadding { align: self.align as usize, threshold: self.threshold as usize, origin }
     }
 }
@@ -154,10 +154,10 @@ pub enum Body {
     Msg(Lists),
     /// RDMA_NOMSG: chunks convey the RPC message.
     NoMsg(Lists),
-    /// RDMA_MSGP, of the Read-Read design (RFC 5666 section 3.7): as RDMA_MSG, with pad bytes before the long
+    /// RDMA_MSGP (RFC 5666 section 3.7, which RFC 8166 has removed): as RDMA_MSG, with pad bytes before the long
     /// items of the message.
     PaddedMsg(Padding, Lists),
-    /// RDMA_DONE, of the Read-Read design (RFC 5666 section 3.8): the requester has read the chunks of the
+    /// RDMA_DONE (RFC 5666 section 3.8, which RFC 8166 has removed): the requester has read the chunks of the
     /// reply.
     Done,
     /// RDMA_ERROR.
@@ -167,7 +167,7 @@ pub enum Body {
 impl Body {
     /// Splits the body into the lists, the inline part of the message, and its padding. `message` is the
     /// received Send, with a header of `at` bytes. Bytes after an RDMA_NOMSG header are ignored.
-    pub(crate) fn into_parts(self, at: usize, message: View) -> (Lists, Option<View>, Option<ItemPadding>) {
+    pub fn into_parts(self, at: usize, message: View) -> (Lists, Option<View>, Option<ItemPadding>) {
         let inline = || Some(message.skip(at));
         match self {
             Self::Msg(lists) => (lists, inline(), None),
@@ -302,7 +302,7 @@ impl Header {
     ///
     /// # Errors
     /// The arena has no memory.
-    pub(crate) fn without_message(&self, arena: &Arena) -> Result<Views, OutOfMemory> {
+    pub fn without_message(&self, arena: &Arena) -> Result<Views, OutOfMemory> {
         let mut b = arena.alloc(self.encoded_len())?;
         self.encode(&mut b);
         Ok(b.freeze().into())
@@ -314,7 +314,7 @@ impl Header {
     ///
     /// # Errors
     /// The arena has no memory.
-    pub(crate) fn with_message(
+    pub fn with_message(
         &self,
         message: &mut Views,
         only_head: bool,

@@ -1,6 +1,6 @@
 //! RPC-over-RDMA version 1 (RFC 8166, RFC 8797). The requester is the client's end of a connection, the
-//! responder the server's end. In the Read-Write design, the default, only the requester exposes memory, and
-//! only the responder issues RDMA Reads and RDMA Writes; [`Design`] describes the alternative, for research.
+//! responder the server's end. Only the requester exposes memory, and only the responder issues RDMA Reads and
+//! RDMA Writes.
 //!
 //! - [`Responder`] runs the responder's end of one connection: it owns the queue pair, pulls arguments with
 //!   RDMA Reads, passes calls to a [`millrace_oncrpc::Service`], pushes results with RDMA Writes, and
@@ -10,26 +10,29 @@
 //!   buffer.
 //! - [`Header`] is the transport header, [`PrivateData`] the parameters that both ends exchange at connection
 //!   setup.
-//!
-//! The Cargo feature `research` adds the Read-Read design and RDMA_MSGP, which RFC 8166 has removed.
+//! - [`Protocol`] is what a client or a server needs of both. Other protocols can use the parts of this one: the
+//!   header, [`chunks`], [`pull`], [`Marshaller`] and [`CreditDemand`].
 
 mod call_memory;
-mod chunks;
-mod counters;
-mod design;
+pub mod chunks;
+pub mod counters;
 mod header;
 mod private_data;
-mod pull;
+mod protocol;
+pub mod pull;
 mod requester;
 mod responder;
 
+pub use call_memory::{CallMemory, Recovered, SpareMemory};
 pub use counters::{RequesterStats, RequesterStatsSnapshot, ResponderStats, ResponderStatsSnapshot};
-#[cfg(feature = "research")]
-pub use design::ExposureLimits;
-pub use header::{Body, Chunk, Header, HeaderError, Lists, Padding, ReadSegment, TransportError};
-pub use private_data::{DEFAULT_INLINE, Design, MAX_INLINE, PrivateData, Thresholds};
-pub use requester::{Requester, RequesterConfig};
-pub use responder::{Responder, ResponderConfig};
+pub use header::{
+    Body, Chunk, Header, HeaderError, Lists, MAX_ALIGN, MIN_CALL, Padding, ReadSegment, TransportError,
+    VERSION,
+};
+pub use private_data::{DEFAULT_INLINE, MAX_INLINE, PrivateData, Thresholds};
+pub use protocol::{Protocol, ProtocolRef, RequesterTransport, Rfc8166};
+pub use requester::{CreditDemand, Marshaller, Outgoing, Requester, RequesterConfig};
+pub use responder::{Accepted, Responder, ResponderConfig};
 
 /// The well-known port of NFS over RPC-over-RDMA (RFC 8267 section 6).
 pub const NFS_RDMA_PORT: u16 = 20049;

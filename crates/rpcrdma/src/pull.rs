@@ -1,5 +1,5 @@
 //! Messages whose chunks are pulled by RDMA Read: calls at the responder (RFC 8166 sections 3.4.5 and 3.5.5),
-//! and replies at the requester in the Read-Read design.
+//! and replies at a requester, if a responder exposes them.
 
 use std::collections::VecDeque;
 
@@ -18,7 +18,7 @@ use crate::{
 const SPARE_SINKS: usize = 64;
 
 /// Layout of a message with Read chunks, validated before the first RDMA Read.
-pub(crate) struct MessageLayout {
+pub struct MessageLayout {
     /// Bytes of the Position-Zero chunk, which contains the head; `None` for an inline message.
     head: Option<usize>,
     /// Positions of the other chunks in the head.
@@ -31,8 +31,7 @@ impl MessageLayout {
     ///
     /// # Errors
     /// The limit that is exceeded.
-    #[cfg(feature = "research")]
-    pub(crate) fn fits(&self, head: usize, payload: usize) -> Result<(), &'static str> {
+    pub fn fits(&self, head: usize, payload: usize) -> Result<(), &'static str> {
         if self.head.is_some_and(|len| len > head) {
             return Err("a Position-Zero chunk longer than the longest message");
         }
@@ -50,7 +49,7 @@ impl MessageLayout {
 ///
 /// # Errors
 /// The reason why the list is invalid.
-pub(crate) fn check(
+pub fn check(
     reads: &mut [ReadSegment],
     inline: Option<&View>,
     max: u64,
@@ -73,14 +72,15 @@ pub(crate) fn check(
 }
 
 /// Allocates the sinks of RDMA Reads.
-pub(crate) struct Sources<'a> {
-    pub(crate) arena: &'a Arena,
+pub struct Sources<'a> {
+    /// Memory for the sinks.
+    pub arena: &'a Arena,
     /// Bytes of the buffers in which chunks are placed.
-    pub(crate) piece: usize,
+    pub piece: usize,
 }
 
 /// An RDMA Read that is not yet posted.
-pub(crate) struct PlannedRead {
+pub struct PlannedRead {
     from: Segment,
     /// The sink, if the caller supplies it.
     into: Option<Buffer>,
@@ -88,12 +88,12 @@ pub(crate) struct PlannedRead {
 
 impl PlannedRead {
     /// Bytes to read.
-    pub(crate) fn len(&self) -> usize {
+    fn len(&self) -> usize {
         self.from.length as usize
     }
 
     /// Bytes of memory that the sink uses.
-    pub(crate) fn memory(&self, piece: usize) -> usize {
+    pub fn memory(&self, piece: usize) -> usize {
         let rest = self.len() % piece;
         self.len() - rest + if rest > 0 { slot_bytes(rest) } else { 0 }
     }
@@ -101,7 +101,7 @@ impl PlannedRead {
 
 /// The RDMA Reads for a validated list, in stream order. The segment at the position of `into` is read into
 /// that buffer; the segment is unique and fits in the buffer.
-pub(crate) fn plan(
+pub fn plan(
     reads: &[ReadSegment],
     mut into: Option<(u32, Buffer)>,
     max_transfer: usize,
@@ -127,7 +127,7 @@ pub(crate) fn plan(
 }
 
 /// Bytes of memory that the message needs in addition to its sinks.
-pub(crate) fn memory_to_join(planned: &[PlannedRead], shape: &MessageLayout, contiguous: usize) -> usize {
+pub fn memory_to_join(planned: &[PlannedRead], shape: &MessageLayout, contiguous: usize) -> usize {
     let one = planned.first().map_or(0, PlannedRead::len);
     shape.head.map_or(0, |len| if one < len.min(contiguous) { slot_bytes(len.min(contiguous)) } else { 0 })
 }
@@ -146,7 +146,7 @@ struct Pull<T> {
 }
 
 /// Messages with RDMA Reads in flight; `T` is the context of each message.
-pub(crate) struct Pulls<T> {
+pub struct Pulls<T> {
     open: Slab<Pull<T>>,
     /// Messages with RDMA Reads that are not yet posted, in order.
     waiting: VecDeque<usize>,
@@ -159,22 +159,22 @@ pub(crate) struct Pulls<T> {
 
 impl<T> Pulls<T> {
     /// An empty set. The first `contiguous` bytes of every head will be in one view.
-    pub(crate) fn new(contiguous: usize) -> Self {
+    pub fn new(contiguous: usize) -> Self {
         Self { open: Slab::new(), waiting: VecDeque::new(), in_flight: 0, contiguous, spare: Vec::new() }
     }
 
     /// RDMA Reads that are posted and not complete.
-    pub(crate) fn in_flight(&self) -> usize {
+    pub fn in_flight(&self) -> usize {
         self.in_flight
     }
 
     /// Whether there are RDMA Reads to post.
-    pub(crate) fn has_planned(&self) -> bool {
+    pub fn has_planned(&self) -> bool {
         !self.waiting.is_empty()
     }
 
     /// Adds a message with at least one RDMA Read. [`Self::next_read`] returns its RDMA Reads.
-    pub(crate) fn open(
+    pub fn open(
         &mut self,
         of: T,
         inline: Option<View>,
@@ -191,10 +191,7 @@ impl<T> Pulls<T> {
     ///
     /// # Errors
     /// There is no memory. The next call returns the same RDMA Read.
-    pub(crate) fn next_read(
-        &mut self,
-        sources: &Sources<'_>,
-    ) -> Result<Option<(ReadRequest, &mut T)>, OutOfMemory> {
+    pub fn next_read(&mut self, sources: &Sources<'_>) -> Result<Option<(ReadRequest, &mut T)>, OutOfMemory> {
         let Self { open, waiting, spare, in_flight, .. } = self;
         let Some(at) = waiting.front().copied() else { return Ok(None) };
         let Some(pull) = open.get_mut(at) else { return Ok(None) };
@@ -219,7 +216,7 @@ impl<T> Pulls<T> {
 
     /// Records the completion of an RDMA Read. Returns the message's number if all its RDMA Reads are
     /// complete.
-    pub(crate) fn completed(&mut self, id: WorkId, sink: Vec<Buffer>) -> Option<usize> {
+    pub fn completed(&mut self, id: WorkId, sink: Vec<Buffer>) -> Option<usize> {
         let (at, index) = ((id.0 >> 32) as usize, (id.0 & 0xffff_ffff) as usize);
         self.in_flight = self.in_flight.saturating_sub(1);
         let pull = self.open.get_mut(at)?;
@@ -231,8 +228,7 @@ impl<T> Pulls<T> {
     }
 
     /// Removes the message that was added last, for which `reads` RDMA Reads were returned and not posted.
-    #[cfg(feature = "research")]
-    pub(crate) fn cancel_last(&mut self, reads: usize) {
+    pub fn cancel_last(&mut self, reads: usize) {
         self.in_flight -= reads;
         if let Some(at) = self.waiting.pop_back() {
             self.open.try_remove(at);
@@ -240,8 +236,7 @@ impl<T> Pulls<T> {
     }
 
     /// Removes a message whose RDMA Reads are complete.
-    #[cfg(feature = "research")]
-    pub(crate) fn drop_at(&mut self, at: usize) -> Option<T> {
+    pub fn drop_at(&mut self, at: usize) -> Option<T> {
         self.open.try_remove(at).map(|pull| pull.of)
     }
 
@@ -250,7 +245,7 @@ impl<T> Pulls<T> {
     /// # Errors
     /// There is no memory to make the start of its head contiguous. The message remains; the caller can try
     /// again.
-    pub(crate) fn take(&mut self, at: usize, arena: &Arena) -> Option<Result<(T, Message), OutOfMemory>> {
+    pub fn take(&mut self, at: usize, arena: &Arena) -> Option<Result<(T, Message), OutOfMemory>> {
         let pull = self.open.get_mut(at)?;
         let merged = match pull.head_to_join(self.contiguous) {
             Some(len) => match arena.alloc(len) {

@@ -8,10 +8,11 @@ use millrace_buffer::{ByteSize, InvalidByteSize};
 use millrace_oncrpc::{TransportSecurity, stages::DEFAULT_SAMPLE};
 use millrace_rdma::registration::Strategy;
 use millrace_rdma_providers::ProviderChoice;
+use millrace_rpcrdma::ProtocolRef;
 use millrace_tls::ServerFiles;
 
 use crate::{
-    CertificateRule, KerberosSettings, Limits, Nfs4Settings, Research, SecurityFlavors, TargetSettings,
+    CertificateRule, KerberosSettings, Limits, Nfs4Settings, SecurityFlavors, TargetSettings,
     client_rule::{AccessOption, ClientRule, Squash, unknown},
 };
 
@@ -37,8 +38,8 @@ pub struct Config {
     /// The RDMA provider: `auto`, `iwarp` or `verbs`. `auto` selects separately for each address of
     /// `listen_rdma` and for `listen_iser`.
     pub provider: ProviderChoice,
-    /// Settings for research.
-    pub research: Research,
+    /// The protocol of RDMA connections.
+    pub rdma_protocol: ProtocolRef,
     /// Number of threads that serve connections; by default one per core. At least 1.
     pub shards: Option<usize>,
     /// Do not pin shards to cores. By default, each of several shards is pinned to a core.

@@ -38,7 +38,6 @@ mod own_files;
 mod owners;
 mod procedures;
 mod reload;
-mod research;
 mod security;
 mod server;
 mod shard;
@@ -72,9 +71,6 @@ pub use nfs4_clients::Protection;
 pub use nfs4_settings::Nfs4Settings;
 pub use procedures::ProcedureStats;
 pub use reload::Reloaded;
-pub use research::Research;
-#[cfg(feature = "research")]
-pub use research::{ExposedBuffers, Exposure};
 pub use security::SecurityFlavors;
 pub use server::{Running, Server};
 pub use stats_sources::StatsReader;

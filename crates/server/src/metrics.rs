@@ -331,9 +331,9 @@ pub struct RdmaStats {
     pub protocol_errors: u64,
     /// Waits for memory of the arena within the budget.
     pub out_of_memory: u64,
-    /// Regions of the server that clients can access now; zero in the Read-Write design.
+    /// Regions of the server that clients can access now: zero with RFC 8166.
     pub regions_exposed: u64,
-    /// Exposure of the server's memory; zero in the Read-Write design.
+    /// Exposure of the server's memory: zero with RFC 8166.
     pub exposure: millrace_rdma::ExposureStats,
 }
 

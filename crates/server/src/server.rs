@@ -294,8 +294,6 @@ impl Startup {
 
     fn announce(&self, running: &Running) {
         running.announce(&self.config.exports, &self.config.targets);
-        #[cfg(feature = "research")]
-        self.config.research.log_exposure(&running.rdma);
         tracing::info!(shards = running.threads.len(), "serving");
     }
 }

@@ -42,10 +42,7 @@ impl Config {
 
     /// Checks everything except the addresses, which a [`Hosted`](crate::Hosted) server ignores.
     pub(crate) fn check_service(&self) -> Result<(), ServerError> {
-        self.invalid_settings().into_iter().next().map_or(Ok(()), Err)?;
-        #[cfg(feature = "research")]
-        self.research.check(&self.listen_rdma)?;
-        Ok(())
+        self.invalid_settings().into_iter().next().map_or(Ok(()), |invalid| Err(invalid.into()))
     }
 
     /// The invalid settings among those that are independent of the addresses: exports, targets, limits, number of shards

@@ -5,7 +5,8 @@ use millrace_bench::{
     embedded::{EmbeddedServer, SERVER_DEFAULT},
     iozone::{Grid, Seen, Servers},
 };
-use millrace_client::{Design, Options, Proto, Strategy};
+use millrace_client::{Options, Proto, Strategy};
+use millrace_read_read::Design;
 use millrace_simlab::{Machines, SimulatedIozone, server_strategy};
 
 use crate::settings::server_arguments;
@@ -121,7 +122,7 @@ impl Matrix {
 
     /// Every combination of design and strategy.
     fn pairs(&self) -> Vec<Pair> {
-        let own = [self.options.design];
+        let own = [Design::of(&self.options.rdma_protocol)];
         let designs = if self.designs.is_empty() { &own[..] } else { &self.designs };
         let strategies: Vec<_> = match self.registrations.as_slice() {
             [] => vec![None],
@@ -133,7 +134,13 @@ impl Matrix {
     /// The client options of a cell.
     fn options(&self, (design, registration): Pair) -> Options {
         let of_client = registration.filter(|_| self.ends != Ends::Server);
-        self.options.clone().design(design).registration(of_client.unwrap_or(self.options.registration))
+        let options = self.options.clone().registration(of_client.unwrap_or(self.options.registration));
+        // The selected protocol may have padding.
+        if Design::of(&options.rdma_protocol) == design {
+            options
+        } else {
+            options.rdma_protocol(design.protocol())
+        }
     }
 
     fn measure(&self, servers: &Servers, pair: Pair, seen: &mut Seen<'_>) -> Result<(), BenchError> {

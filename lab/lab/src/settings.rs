@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use millrace_client::{Design, Options, RetryPolicy, Strategy, Version};
+use millrace_client::{Options, RetryPolicy, Strategy, Version, rpcrdma::ProtocolRef};
+use millrace_read_read::{Design, ReadRead};
 
 use crate::args::Global;
 
@@ -13,6 +14,14 @@ impl Global {
     /// The design, if specified.
     pub(crate) fn design(&self) -> Option<Design> {
         self.designs.first().copied()
+    }
+
+    /// The protocol of a client of `design`.
+    pub(crate) fn protocol(&self, design: Design) -> ProtocolRef {
+        match design {
+            Design::ReadWrite => design.protocol(),
+            Design::ReadRead => ProtocolRef::new(ReadRead { padding: self.padding, ..ReadRead::default() }),
+        }
     }
 
     /// The registration strategy, if specified.
@@ -28,8 +37,7 @@ impl Global {
             .vers(Some(Version::V3))
             .retry(RetryPolicy { max_elapsed: RETRY_LIMIT, ..RetryPolicy::default() })
             .provider(self.provider.unwrap_or_default())
-            .design(self.design().unwrap_or_default())
-            .padding(self.padding)
+            .rdma_protocol(self.protocol(self.design().unwrap_or_default()))
             .registration(self.registration().unwrap_or(default.registration))
             .invalidation(self.fast_invalidate.unwrap_or(default.invalidation))
             .trust_server(self.i_trust_the_server)

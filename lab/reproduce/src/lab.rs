@@ -4,9 +4,10 @@ use millrace_bench::{
     BenchError, Figure,
     iozone::{Run, Test},
 };
-use millrace_client::{Design, Options, Proto, Strategy};
+use millrace_client::{Options, Proto, Strategy};
 use millrace_oncrpc::{Stage, stages::StageSums};
 use millrace_rdma_sim::Profile;
+use millrace_read_read::Design;
 use millrace_simlab::{Lookup, Machines, SimulatedIozone, Storage, Tmpfs};
 
 use crate::{Curves, Modification, Setting, calibration::Testbed};
@@ -79,7 +80,7 @@ impl Iozone {
 
     /// Sets the design.
     pub(crate) fn design(mut self, design: Design) -> Self {
-        self.machines.options.design = design;
+        self.machines.options.rdma_protocol = design.protocol();
         self
     }
 

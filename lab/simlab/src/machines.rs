@@ -6,10 +6,11 @@ use millrace_bench::{
     BenchError, Figure,
     embedded::{SERVER_DEFAULT, room},
 };
-use millrace_client::{Design, Identity, Options, Proto, Strategy, Version, handles::Client};
+use millrace_client::{Identity, Options, Proto, Strategy, Version, handles::Client};
 use millrace_rdma_sim::{Profile, World};
+use millrace_read_read::Design;
 use millrace_runtime::{RuntimeRef, virtual_time::VirtualTime};
-use millrace_server::{Backend, ByteSize, Config, ExportConfig, ExposedBuffers, Hosted, Limits, Research};
+use millrace_server::{Backend, ByteSize, Config, ExportConfig, Hosted, Limits};
 
 use crate::{Hosts, Storage, storage::Buffers};
 
@@ -34,7 +35,7 @@ pub struct Machines {
     pub profile: Profile,
     /// The seed of the run. The same seed produces the same figures.
     pub seed: u64,
-    /// Options of the clients, including the transport. The server has the same design. The simulation sets
+    /// Options of the clients, including the transport. The server has the same protocol. The simulation sets
     /// provider and identity.
     pub options: Options,
     /// The server's registration strategy, or `None` for that of the clients. A server of the Read-Read
@@ -67,9 +68,14 @@ impl Machines {
         self.options.proto.unwrap_or(Proto::Rdma)
     }
 
+    /// The design of both ends.
+    fn design(&self) -> Design {
+        Design::of(&self.options.rdma_protocol)
+    }
+
     /// The server's strategy, which defaults to that of the clients.
     fn registration_of_server(&self) -> Strategy {
-        server_strategy(self.options.design, self.server_registration.unwrap_or(self.options.registration))
+        server_strategy(self.design(), self.server_registration.unwrap_or(self.options.registration))
     }
 
     /// The buffers of the server.
@@ -106,11 +112,7 @@ impl Machines {
         let backend = Backend::Memory { capacity: ByteSize(capacity) };
         let config = Config {
             exports: vec![ExportConfig::new(EXPORT, backend)],
-            research: Research {
-                design: self.options.design,
-                exposed_buffers: ExposedBuffers::AcceptedOnNetworks, // Only the simulated network exists.
-                ..Research::default()
-            },
+            rdma_protocol: self.options.rdma_protocol.clone(),
             registration: Some(self.registration_of_server()),
             limits: self.limits.clone(),
             ..Config::default()
@@ -141,7 +143,7 @@ impl Machines {
             workload: format!("simulated {what} on {}", self.profile.name),
             proto: self.proto().to_string(),
             provider: rdma.then(|| "sim".into()),
-            design: rdma.then(|| self.options.design.to_string()),
+            design: rdma.then(|| self.options.rdma_protocol.name().to_owned()),
             registration: rdma.then(|| self.options.registration.to_string()),
             server_registration: rdma.then(|| self.registration_of_server().to_string()),
             client_hosts: Some(self.client_hosts),
@@ -215,8 +217,8 @@ mod tests {
 
     #[test]
     fn the_server_uses_the_clients_strategy_unless_it_is_set_or_refused() {
-        let of = |design, registration, server_registration| {
-            let options = Options::default().design(design).registration(registration);
+        let of = |design: Design, registration, server_registration| {
+            let options = Options::default().rdma_protocol(design.protocol()).registration(registration);
             let machines = Machines::new(Profile::named("hdr-200g").unwrap());
             Machines { options, server_registration, ..machines }.registration_of_server()
         };

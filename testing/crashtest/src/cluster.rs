@@ -3,17 +3,13 @@
 
 use std::{cell::Cell, net::SocketAddr, sync::Arc, time::Duration};
 
-use millrace_client::{
-    Design, Error, Identity, Options, Proto, RetryPolicy, Strategy, Version, handles::Client,
-};
+use millrace_client::{Error, Identity, Options, Proto, RetryPolicy, Strategy, Version, handles::Client};
 use millrace_rdma_sim::{Profile, Seed, World};
 use millrace_runtime::{
     RuntimeRef,
     virtual_time::{TaskGroup, VirtualTime},
 };
-use millrace_server::{
-    Backend, ByteSize, Config, ExportConfig, ExposedBuffers, Hosted, Limits, Research, Stats,
-};
+use millrace_server::{Backend, ByteSize, Config, ExportConfig, Hosted, Limits, Stats};
 use millrace_vfs::FileSystemRef;
 
 use crate::{Disk, DiskConfig, seeds::RunStats};
@@ -43,15 +39,10 @@ pub struct Cluster {
 
 impl Cluster {
     /// Creates a network of hosts with `profile`; the server is not yet started.
-    pub fn new(time: &VirtualTime, profile: Profile, design: Design) -> Self {
+    pub fn new(time: &VirtualTime, profile: Profile) -> Self {
         let memory = Backend::Memory { capacity: ByteSize(64 * MIB) };
         let config = Config {
             exports: vec![ExportConfig::new("/data", memory)],
-            research: Research {
-                design,
-                exposed_buffers: ExposedBuffers::AcceptedOnNetworks,
-                ..Research::default()
-            },
             limits: Limits { memory: ByteSize(64 * MIB), credits: 16, ..Limits::default() },
             ..Config::default()
         };
@@ -65,11 +56,10 @@ impl Cluster {
     /// The profile is unknown.
     pub fn of_seed(
         time: &VirtualTime,
-        design: Design,
         (seed, trace, shown): (Seed, bool, &Cell<Option<World>>),
     ) -> Result<Self, String> {
         let profile = Profile::named("sdr-opensolaris").map_err(|e| e.to_string())?;
-        let new = Self::new(time, profile, design);
+        let new = Self::new(time, profile);
         shown.set(Some(new.world.clone()));
         if trace {
             new.world.begin_trace(seed);
@@ -134,15 +124,14 @@ pub fn finish(
     ended.ok_or_else(|| format!("the run exceeded {limit:?}"))?
 }
 
-/// Client options with NFSv3, and with this strategy and design.
-pub fn options(registration: Strategy, design: Design) -> Options {
+/// Client options with NFSv3, and with this strategy.
+pub fn options(registration: Strategy) -> Options {
     let seconds = Duration::from_secs;
     Options::default()
         .vers(Some(Version::V3))
         // Fixed, because the credentials of this process depend on the machine.
         .credential(Identity { uid: 0, gid: 0, gids: Vec::new(), machine: "simulated".into() })
         .registration(registration)
-        .design(design)
         .trust_server(true)
         .timeout(seconds(5))
         .retry(RetryPolicy { max_elapsed: seconds(3000), ..RetryPolicy::default() })

@@ -19,7 +19,7 @@ use std::{
 };
 
 use futures::future::{join, try_join_all};
-use millrace_client::{Design, Error, Proto, Strategy, Version, handles::Client};
+use millrace_client::{Error, Proto, Strategy, Version, handles::Client};
 use millrace_rdma_sim::{Faults, Seed, World};
 use millrace_runtime::{RuntimeExt, RuntimeRef, virtual_time::VirtualTime};
 
@@ -343,7 +343,7 @@ pub fn run<F: LockedFile>(
     counts: &Counts,
     make: impl AsyncFn(Client, u64, Random) -> Result<Vec<F>, String>,
 ) -> Result<RunStats, String> {
-    let mut cluster = Cluster::of_seed(time, Design::ReadWrite, (seed, trace, shown))?;
+    let mut cluster = Cluster::of_seed(time, (seed, trace, shown))?;
     cluster.config.nfs4.lease = LEASE;
     // A third of the runs with each version and transport, which the remainder by 6 determines.
     let list =
@@ -371,7 +371,7 @@ async fn execute<F: LockedFile>(
     let history = history;
     let failures: [Cell<u64>; CLIENTS as usize] = Default::default();
     for (number, failures) in (0..).zip(&failures) {
-        let options = options(Strategy::ALL[0], Design::ReadWrite).vers(Some(version));
+        let options = options(Strategy::ALL[0]).vers(Some(version));
         let client = mount(&cluster.world, &rt, number as u8, proto, options).await.map_err(text)?;
         if number == 0 {
             let first = client.create_file(NAME, 0o600).await.map_err(text)?;

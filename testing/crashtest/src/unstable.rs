@@ -8,7 +8,7 @@ use std::{
 };
 
 use futures::future::{join, join_all};
-use millrace_client::{Design, Proto, Strategy, Version, handles::Client};
+use millrace_client::{Proto, Strategy, Version, handles::Client};
 use millrace_rdma_sim::{Faults, Seed, World};
 use millrace_runtime::{RuntimeExt, RuntimeRef, virtual_time::VirtualTime};
 
@@ -50,7 +50,7 @@ pub fn run<S: Subject>(
     shown: &Cell<Option<World>>,
     make: impl AsyncFn(Client, Files) -> Result<S, String>,
 ) -> Result<RunStats, String> {
-    let mut cluster = Cluster::of_seed(time, Design::ReadWrite, (seed, trace, shown))?;
+    let mut cluster = Cluster::of_seed(time, (seed, trace, shown))?;
     let disk = cluster.use_disk(time, seed, seed.0 % 2 == 1);
     cluster.start(time);
     cluster::finish(time, LIMIT, run_cluster(time, &time.runtime(), &mut cluster, &disk, seed, make))
@@ -75,7 +75,7 @@ async fn run_cluster<S: Subject>(
     let (mut clients, mut subjects) = (Vec::new(), Vec::new());
     let mut workloads = Vec::new();
     for number in 0..CLIENTS {
-        let options = options(choice(&mut random, &Strategy::ALL), Design::ReadWrite)
+        let options = options(choice(&mut random, &Strategy::ALL))
             .vers(Some(version))
             .wsize(Some(choice(&mut random, &[2 << 10, 8 << 10, 64 << 10])))
             .unstable_limit(choice(&mut random, &[16 << 10, 1 << 20]));

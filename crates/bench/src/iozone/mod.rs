@@ -235,7 +235,7 @@ impl Session {
             test: run.test.to_string(),
             proto: self.proto().to_string(),
             provider: self.limits.provider.map(Into::into),
-            design: rdma.then(|| options.design.to_string()),
+            design: rdma.then(|| options.rdma_protocol.name().to_owned()),
             registration: rdma.then(|| url.registration.unwrap_or(options.registration).to_string()),
             server_registration: of_server.map(|r| r.to_string()),
             threads: self.config.threads,

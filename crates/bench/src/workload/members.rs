@@ -65,7 +65,7 @@ impl Target {
                 let proto = proto_of(url, options, provider);
                 f.proto = proto.to_string();
                 if proto == Proto::Rdma {
-                    f.design = Some(options.design.to_string());
+                    f.design = Some(options.rdma_protocol.name().to_owned());
                     f.registration = Some(url.registration.unwrap_or(options.registration).to_string());
                 }
             }

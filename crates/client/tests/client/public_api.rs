@@ -3,11 +3,11 @@
 use std::{net::SocketAddr, sync::Arc};
 
 use millrace_client::{
-    Arena, Buffer, Client, ClientBuilder, Connection, ConnectionStats, Connector, Design, DirEntry, Error,
-    File, FileTimes, FileType, Identity, Invalidation, Metadata, OpenOptions, Options, OutOfMemory, Padding,
-    Proto, Provider, ProviderChoice, ReadDir, ReadInto, RegistrationStats, RetryPolicy, RpcError, RuntimeRef,
-    Stats, Strategy, StreamProvider, TokioRuntime, Transport, Url, View, Views, blocking, handles, nfs,
-    oncrpc, ops, rdma, rpcrdma, runtime,
+    Arena, Buffer, Client, ClientBuilder, Connection, ConnectionStats, Connector, DirEntry, Error, File,
+    FileTimes, FileType, Identity, Invalidation, Metadata, OpenOptions, Options, OutOfMemory, Proto,
+    Provider, ProviderChoice, ReadDir, ReadInto, RegistrationStats, RetryPolicy, RpcError, RuntimeRef, Stats,
+    Strategy, StreamProvider, TokioRuntime, Transport, Url, View, Views, blocking, handles, nfs, oncrpc, ops,
+    rdma, rpcrdma, runtime,
 };
 
 /// Implements the trait of custom connections with re-exported types only.
@@ -103,8 +103,7 @@ async fn types_of_paths(url: Url, memory: Arena) -> Result<(), Error> {
         .runtime(TokioRuntime::current())
         .proto(Some(Proto::Rdma))
         .provider(ProviderChoice::default())
-        .design(Design::default())
-        .padding(None::<Padding>)
+        .rdma_protocol(Default::default())
         .registration(Strategy::Fast)
         .invalidation(Invalidation::default())
         .credential(Identity::default())

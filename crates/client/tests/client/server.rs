@@ -3,12 +3,12 @@
 use std::{net::SocketAddr, time::Duration};
 
 use millrace_client::{
-    Design, Error, Options, Proto, ProviderChoice, RetryPolicy, Url, Version,
+    Error, Options, Proto, ProviderChoice, RetryPolicy, Url, Version,
     handles::Client,
     ops::{CreateHow, FileType, SetAttributes, SetTime, StableHow, Status, access},
 };
 use millrace_runtime::tokio_rt::TokioRuntime;
-use millrace_server::{Config, ExposedBuffers, Research, Running, Server};
+use millrace_server::{Config, Running, Server};
 
 use crate::common::{VERSIONS, rdma_at};
 
@@ -28,11 +28,6 @@ fn config() -> Config {
     }
 }
 
-fn of_design(design: Design) -> Config {
-    let exposed_buffers = ExposedBuffers::AcceptedOnNetworks;
-    Config { research: Research { design, exposed_buffers, ..Research::default() }, ..config() }
-}
-
 fn url(server: &Running, proto: Proto, path: &str) -> Url {
     let addr = match proto {
         Proto::Rdma => server.rdma_addr().unwrap(),
@@ -48,18 +43,17 @@ fn options() -> Options {
         .retry(RetryPolicy { max_elapsed: Duration::from_secs(20), ..RetryPolicy::default() })
 }
 
-/// Runs `test` on a fresh server with each version, once for TCP and once for each design of RDMA.
+/// Runs `test` on a fresh server with each version, over TCP and RDMA.
 fn on_all<F: Future<Output = ()>>(test: impl Fn(Client) -> F) {
-    let both = [Design::ReadWrite, Design::ReadRead].map(|d| (Proto::Rdma, d));
-    let transports = [(Proto::Tcp, Design::ReadWrite)].into_iter().chain(both);
-    for ((proto, design), version) in
-        transports.flat_map(|t| [Version::V3, Version::V4_1, Version::V4_2].map(|v| (t, v)))
+    for (proto, version) in [Proto::Tcp, Proto::Rdma]
+        .into_iter()
+        .flat_map(|proto| [Version::V3, Version::V4_1, Version::V4_2].map(|v| (proto, v)))
     {
-        let server = Server::start(of_design(design)).unwrap();
+        let server = Server::start(config()).unwrap();
         let tokio =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         tokio.block_on(async {
-            let options = options().design(design).vers(Some(version));
+            let options = options().vers(Some(version));
             let url = url(&server, proto, "/data");
             let client = Client::connect(TokioRuntime::current(), &url, options).await.unwrap();
             test(client.clone()).await;
@@ -366,55 +360,4 @@ fn a_secure_export_requires_rdma_or_a_reserved_port() {
             }
         }
     });
-}
-
-#[test]
-fn a_server_of_the_other_design_is_rejected_at_connect_with_the_reason() {
-    for (server, client, expected) in [
-        (Design::ReadRead, Design::ReadWrite, "millrace-lab --design read-read"),
-        (Design::ReadWrite, Design::ReadRead, "use the design read-write"),
-    ] {
-        let server = Server::start(of_design(server)).unwrap();
-        let url = url(&server, Proto::Rdma, "/data");
-        let options = options().design(client);
-        let error =
-            millrace_client::handles::blocking::Client::connect(&url, options).err().unwrap().to_string();
-        assert!(error.contains(expected), "{error}");
-        server.stop_blocking(Duration::from_secs(1));
-    }
-}
-
-/// The data of an inline WRITE is aligned in the server's receive buffer, and what is stored has no pad
-/// bytes.
-#[test]
-fn small_writes_are_padded_only_in_the_read_read_design() {
-    let server = Server::start(of_design(Design::ReadRead)).unwrap();
-    let of_server = url(&server, Proto::Rdma, "/data");
-    let plain = options().design(Design::ReadRead);
-    let padded = plain.clone().padding(Some("512:1024".parse().unwrap()));
-    let data = pattern(2000);
-    for (options, expected) in [(padded, 2), (plain, 0)] {
-        let client = millrace_client::handles::blocking::Client::connect(&of_server, options).unwrap();
-        let file = client.create_file("padded", 0o600).unwrap().handle();
-        // Below the threshold, at it, above it, and too large for a message.
-        for (len, offset) in [(1023, 0), (1024, 5000), (2000, 10_000), (100_000, 20_000)] {
-            let data: Vec<u8> = data.iter().copied().cycle().take(len).collect();
-            client.write(file, offset, &data, StableHow::FileSync).unwrap();
-            let mut back = vec![0; len];
-            assert_eq!(client.read(file, offset, &mut back).unwrap(), len);
-            assert_eq!(back, data);
-        }
-        let stats = client.stats();
-        let sent: u64 = stats.connections.iter().filter_map(|c| c.requester).map(|r| r.padded_calls).sum();
-        assert_eq!(sent, expected);
-    }
-    server.stop_blocking(Duration::from_secs(1));
-    let server = Server::start(of_design(Design::ReadWrite)).unwrap();
-    let url = Url { port: server.rdma_addr().map(|a| a.port()), ..of_server };
-    let padding = Some("512:1024".parse().unwrap());
-    let once = options().retry(RetryPolicy::NONE).padding(padding);
-    let e = millrace_client::handles::blocking::Client::connect(&url, once).err().unwrap().to_string();
-    assert!(e.contains("select that design"), "{e}");
-    assert!(millrace_client::handles::blocking::Client::connect(&url, options()).is_ok());
-    server.stop_blocking(Duration::from_secs(1));
 }

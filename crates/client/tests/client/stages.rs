@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use millrace_client::{
-    Design, Options, Proto, Strategy, Url, Version,
+    Options, Proto, Strategy, Url, Version,
     handles::Client,
     ops::{CreateHow, SetAttributes, StableHow},
 };
@@ -12,7 +12,7 @@ use millrace_oncrpc::{
     stages::{StageStats, StageSums},
 };
 use millrace_runtime::tokio_rt::TokioRuntime;
-use millrace_server::{Config, ExposedBuffers, Research, Running, Server, StageSampling};
+use millrace_server::{Config, Running, Server, StageSampling};
 
 /// Larger than the inline threshold, so that each transfer takes one RDMA Read or Write.
 const BYTES: usize = 64 << 10;
@@ -20,21 +20,15 @@ const CALLS: u64 = 5;
 
 struct Case {
     proto: Proto,
-    design: Design,
     registration: Strategy,
 }
 
-fn start(case: &Case, sample: u32) -> Running {
+fn start(sample: u32) -> Running {
     Server::start(Config {
         exports: vec!["/data=memory:64MiB".parse().unwrap()],
         listen_rdma: vec!["127.0.0.1:0".parse().unwrap()],
         listen_tcp: vec!["127.0.0.1:0".parse().unwrap()],
         shards: Some(1),
-        research: Research {
-            design: case.design,
-            exposed_buffers: ExposedBuffers::AcceptedOnLoopback,
-            ..Research::default()
-        },
         stages: StageSampling { sample },
         ..Config::default()
     })
@@ -43,17 +37,16 @@ fn start(case: &Case, sample: u32) -> Running {
 
 /// Writes and reads [`CALLS`] times; returns the stage sums of client and server.
 fn measured(case: &Case, sample: u32) -> (StageStats, StageStats) {
-    let server = start(case, sample);
+    let server = start(sample);
     let addr = match case.proto {
         Proto::Rdma => server.rdma_addr().unwrap(),
         Proto::Tcp => server.tcp_addr().unwrap(),
     };
     let url = Url { port: Some(addr.port()), ..Url::new(addr.ip().to_string(), "/data") };
-    let (proto, design, registration) = (case.proto, case.design, case.registration);
+    let (proto, registration) = (case.proto, case.registration);
     let options = Options::default()
         .vers(Some(Version::V3))
         .proto(Some(proto))
-        .design(design)
         .registration(registration)
         .trust_server(true)
         .sample_stages(sample);
@@ -84,10 +77,8 @@ fn measured(case: &Case, sample: u32) -> (StageStats, StageStats) {
 }
 
 fn cases() -> impl Iterator<Item = Case> {
-    let rdma = [Design::ReadWrite, Design::ReadRead].into_iter().flat_map(|design| {
-        Strategy::ALL.into_iter().map(move |registration| Case { proto: Proto::Rdma, design, registration })
-    });
-    let tcp = Case { proto: Proto::Tcp, design: Design::ReadWrite, registration: Strategy::Fast };
+    let rdma = Strategy::ALL.into_iter().map(|registration| Case { proto: Proto::Rdma, registration });
+    let tcp = Case { proto: Proto::Tcp, registration: Strategy::Fast };
     rdma.chain([tcp])
 }
 
@@ -101,24 +92,21 @@ fn assert_stages(sums: &StageSums, some: &[Stage], what: &str) {
 }
 
 #[test]
-fn reads_and_writes_spend_time_in_the_stages_of_their_design() {
+fn reads_and_writes_spend_time_in_the_stages_of_their_transport() {
     use Stage::*;
     for case in cases() {
         let began = Instant::now();
         let (client, server) = measured(&case, 1);
         let most = began.elapsed();
-        let Case { proto, design, registration } = &case;
-        let what =
-            |end, class: CallClass| format!("{proto} {design} {registration} {} at the {end}", class.name());
+        let Case { proto, registration } = &case;
+        let what = |end, class: CallClass| format!("{proto} {registration} {} at the {end}", class.name());
         let client_always = [Encode, Queue, Send, Wait, Decode, Delivery];
         let server_always = [Receive, Decode, FileSystem, Reply, Completion];
         let lends = [Registration, Deregistration];
-        let (read_c, read_s, write_c, write_s): (&[Stage], &[Stage], &[Stage], &[Stage]) =
-            match (proto, design) {
-                (Proto::Tcp, _) => (&[], &[], &[], &[]),
-                (_, Design::ReadWrite) => (&lends, &[WritePost], &lends, &[Buffer, ReadWait]),
-                (_, _) => (&[Buffer, ReadWait], &lends, &lends, &[Buffer, ReadWait]),
-            };
+        let (read_c, read_s, write_c, write_s): (&[Stage], &[Stage], &[Stage], &[Stage]) = match proto {
+            Proto::Tcp => (&[], &[], &[], &[]),
+            Proto::Rdma => (&lends, &[WritePost], &lends, &[Buffer, ReadWait]),
+        };
         // TCP does not deliver records in batches.
         let server_always = if *proto == Proto::Tcp { &server_always[1..] } else { &server_always[..] };
         for (class, c, s) in [(CallClass::Read, read_c, read_s), (CallClass::Write, write_c, write_s)] {
@@ -134,6 +122,6 @@ fn reads_and_writes_spend_time_in_the_stages_of_their_design() {
 
 #[test]
 fn without_sampling_no_stage_is_timed() {
-    let case = Case { proto: Proto::Rdma, design: Design::ReadWrite, registration: Strategy::Fast };
+    let case = Case { proto: Proto::Rdma, registration: Strategy::Fast };
     assert_eq!(measured(&case, 0), (StageStats::default(), StageStats::default()));
 }

@@ -5,7 +5,7 @@ mod names;
 use std::{sync::Arc, time::Duration};
 
 use millrace_client::{
-    Design, Proto, Strategy, Version,
+    Proto, Strategy, Version,
     handles::{Client, File},
 };
 use millrace_crashtest::{
@@ -42,11 +42,11 @@ struct Scene<'c> {
 fn with_mount(seed: u64, test: impl AsyncFnOnce(Scene<'_>)) {
     let time = VirtualTime::new(seed);
     let rt = time.runtime();
-    let mut cluster = Cluster::new(&time, Profile::named("sdr-opensolaris").unwrap(), Design::ReadWrite);
+    let mut cluster = Cluster::new(&time, Profile::named("sdr-opensolaris").unwrap());
     cluster.config.exports[0].delegations = millrace_server::Delegations::Read;
     cluster.start(&time);
     let run = async {
-        let options = || options(Strategy::ALL[0], Design::ReadWrite).vers(Some(Version::V4_2));
+        let options = || options(Strategy::ALL[0]).vers(Some(Version::V4_2));
         let connect = |number| cluster::mount(&cluster.world, &rt, number, Proto::Tcp, options());
         let (mounted, other) = (connect(0).await.unwrap(), connect(1).await.unwrap());
         let other = other.create_file("file", 0o666).await.unwrap();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures::join;
 use millrace_client::{
-    Design, LockKind, Proto, Strategy, Version,
+    LockKind, Proto, Strategy, Version,
     handles::{Client, File},
 };
 use millrace_crashtest::{
@@ -43,10 +43,10 @@ fn with_mount(test: impl AsyncFn(Scene)) {
     for version in [Version::V4_1, Version::V4_2] {
         let time = VirtualTime::new(1);
         let rt = time.runtime();
-        let mut cluster = Cluster::new(&time, Profile::named("sdr-opensolaris").unwrap(), Design::ReadWrite);
+        let mut cluster = Cluster::new(&time, Profile::named("sdr-opensolaris").unwrap());
         cluster.start(&time);
         let run = async {
-            let options = || options(Strategy::ALL[0], Design::ReadWrite).vers(Some(version));
+            let options = || options(Strategy::ALL[0]).vers(Some(version));
             let connect = |number| cluster::mount(&cluster.world, &rt, number, Proto::Tcp, options());
             let (mounted, other): (Client, Client) = (connect(0).await.unwrap(), connect(1).await.unwrap());
             let other = other.create_file("file", 0o666).await.unwrap();

@@ -4,7 +4,7 @@
 use std::{process::Command, time::Duration};
 
 use millrace_client::{
-    Design, Proto, Strategy,
+    Proto, Strategy,
     handles::Client,
     ops::{CreateHow, FileHandle, SetAttributes},
 };
@@ -82,10 +82,10 @@ impl Mounted {
 fn with_mount(mount_options: &str, test: impl AsyncFnOnce(Mounted)) {
     let time = VirtualTime::new(1);
     let rt = time.runtime();
-    let mut cluster = Cluster::new(&time, Profile::named("sdr-opensolaris").unwrap(), Design::ReadWrite);
+    let mut cluster = Cluster::new(&time, Profile::named("sdr-opensolaris").unwrap());
     cluster.start(&time);
     let run = async {
-        let options = options(Strategy::ALL[0], Design::ReadWrite);
+        let options = options(Strategy::ALL[0]);
         let client = cluster::mount(&cluster.world, &rt, 0, Proto::Tcp, options).await.unwrap();
         let (other, root) = (client.clone(), client.resolve("").await.unwrap().0);
         let mut mount = MountOptions::default();

@@ -4,7 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use futures::FutureExt;
-use millrace_client::{Design, Proto, Strategy};
+use millrace_client::{Proto, Strategy};
 use millrace_crashtest::{
     Disk, DiskConfig, Random,
     cluster::{self, Cluster, options},
@@ -54,13 +54,13 @@ impl Mounted {
 fn with_mount(test: impl AsyncFnOnce(Mounted)) {
     let time = VirtualTime::new(1);
     let rt = time.runtime();
-    let mut cluster = Cluster::new(&time, Profile::named("sdr-opensolaris").unwrap(), Design::ReadWrite);
+    let mut cluster = Cluster::new(&time, Profile::named("sdr-opensolaris").unwrap());
     let config = DiskConfig { latency: Duration::from_millis(2), wcc_before: true, seed: 1 };
     let disk = Disk::new(rt.clone(), config);
     cluster.files = Some(disk.clone());
     cluster.start(&time);
     let run = async {
-        let options = options(Strategy::ALL[0], Design::ReadWrite);
+        let options = options(Strategy::ALL[0]);
         let client = cluster::mount(&cluster.world, &rt, 0, Proto::Tcp, options).await.unwrap();
         let mut mount = MountOptions::default();
         mount.writeback = true;

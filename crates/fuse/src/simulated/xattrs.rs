@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use millrace_client::{Design, Proto, Strategy, Version};
+use millrace_client::{Proto, Strategy, Version};
 use millrace_crashtest::{
     Random,
     cluster::{self, Cluster, options},
@@ -32,10 +32,10 @@ struct File {
 fn with_file(version: Version, test: impl AsyncFnOnce(&File)) {
     let time = VirtualTime::new(1);
     let rt = time.runtime();
-    let mut cluster = Cluster::new(&time, Profile::named("sdr-opensolaris").unwrap(), Design::ReadWrite);
+    let mut cluster = Cluster::new(&time, Profile::named("sdr-opensolaris").unwrap());
     cluster.start(&time);
     let run = async {
-        let options = options(Strategy::ALL[0], Design::ReadWrite).vers(Some(version));
+        let options = options(Strategy::ALL[0]).vers(Some(version));
         let client = cluster::mount(&cluster.world, &rt, 0, Proto::Tcp, options).await.unwrap();
         let linux = Linux::mount(client, &MountOptions::default(), Io::WriteThrough, Random::new(1)).await;
         let opened = linux.open(PID, "file", true).await.unwrap();

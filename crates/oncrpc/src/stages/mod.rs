@@ -33,16 +33,14 @@ pub enum Stage {
     Decode,
     /// Allocates memory: the sinks of RDMA Reads, the client's Reply chunk.
     Buffer,
-    /// Registers memory according to the strategy, including copies. Client: the call's chunks. Server:
-    /// results in the Read-Read design; with strategies and adapters that require it, also the local memory
-    /// of RDMA Reads and Writes.
+    /// Registers memory according to the strategy, including copies. Client: the call's chunks. Either end: with
+    /// strategies and adapters that require it, the local memory of RDMA Reads and Writes.
     Registration,
     /// Client: builds the call's header and posts its Send (TCP: queues the record for the socket).
     Send,
     /// Client: waits for the reply. Includes the network and the server.
     Wait,
-    /// From posting the call's RDMA Reads to the last completion: arguments at the server, results at the
-    /// client in the Read-Read design.
+    /// From posting the call's RDMA Reads to the last completion: arguments at the server.
     ReadWait,
     /// Server: file system operation of READ and WRITE; for other procedures the whole execution.
     FileSystem,
@@ -50,9 +48,8 @@ pub enum Stage {
     WritePost,
     /// Server: encodes results and headers, posts receives and the Send (TCP: queues the record).
     Reply,
-    /// Server: from posting the Send until the lower layer has accepted the whole reply; in the Read-Read
-    /// design until RDMA_DONE, if results are exposed. Software providers pass the data to the socket in this
-    /// stage.
+    /// Server: from posting the Send until the lower layer has accepted the whole reply. Software
+    /// providers pass the data to the socket in this stage.
     Completion,
     /// Deregisters or invalidates memory according to the strategy, including copies.
     Deregistration,

@@ -11,8 +11,7 @@
 //! A requester holds mapped memory in a `RegisteredMemory`; the memory cannot be read, reused or freed until
 //! the strategy has unmapped it.
 //!
-//! A responder, and a requester of the Read-Read design, posts RDMA Reads and Writes on memory that the peer
-//! cannot access. If the provider requires registration of that memory too, the strategy determines its
+//! An end that posts RDMA Reads and Writes, as a responder of RFC 8166 does, uses memory that the peer cannot access. If the provider requires registration of that memory too, the strategy determines its
 //! duration:
 //!
 //! | strategy | registration of the sources of Writes and the sinks of Reads |

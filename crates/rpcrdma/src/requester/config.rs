@@ -2,9 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-#[cfg(feature = "research")]
-use crate::header::{MAX_ALIGN, Padding};
-use crate::private_data::{DEFAULT_INLINE, Design, MAX_INLINE, PrivateData};
+use crate::private_data::{DEFAULT_INLINE, MAX_INLINE, PrivateData};
 use millrace_rdma::{
     ConnectParams,
     registration::{Registration, Settings, Strategy},
@@ -13,11 +11,6 @@ use millrace_rdma::{
 /// Limits and sizes of a requester. Out-of-range values are clamped.
 #[derive(Clone)]
 pub struct RequesterConfig {
-    /// The design: which end moves results.
-    pub design: Design,
-    /// Read-Read design: padding of inline calls with payloads, which are sent as RDMA_MSGP.
-    #[cfg(feature = "research")]
-    pub padding: Option<Padding>,
     /// Maximum number of calls in flight, 1 to 16384. Requests credits for the calls in progress, at least 8
     /// and at most this number; the responder may grant fewer.
     pub credits: u32,
@@ -42,9 +35,6 @@ pub struct RequesterConfig {
 impl Default for RequesterConfig {
     fn default() -> Self {
         Self {
-            design: Design::default(),
-            #[cfg(feature = "research")]
-            padding: None,
             credits: 128,
             inline_size: 4096,
             max_transfer: millrace_buffer::SPAN_BYTES,
@@ -61,12 +51,7 @@ impl RequesterConfig {
     /// The private data that the requester sends at connection setup.
     pub fn private_data(&self) -> PrivateData {
         let size = self.inline_size.clamp(DEFAULT_INLINE, MAX_INLINE) & !1023;
-        PrivateData {
-            design: self.design,
-            remote_invalidate: self.may_invalidate(),
-            send_size: size,
-            receive_size: size,
-        }
+        PrivateData { remote_invalidate: self.may_invalidate(), send_size: size, receive_size: size }
     }
 
     /// The parameters for connecting.
@@ -83,23 +68,10 @@ impl RequesterConfig {
         self.remote_invalidate && self.registration.tags_are_single_use()
     }
 
-    /// Maximum number of padding bytes before or after an item.
-    pub(super) fn max_padding(&self) -> usize {
-        #[cfg(feature = "research")]
-        if let Some(padding) = self.padding {
-            return padding.align as usize;
-        }
-        4
-    }
-
-    pub(super) fn clamped(mut self) -> Self {
+    /// The configuration within its limits.
+    #[must_use]
+    pub fn clamped(mut self) -> Self {
         self.credits = self.credits.clamp(1, 16 << 10);
-        #[cfg(feature = "research")]
-        {
-            let clamped =
-                |p: Padding| Padding { align: p.align.clamp(4, MAX_ALIGN).next_multiple_of(4), ..p };
-            self.padding = self.padding.filter(|_| self.design == Design::ReadRead).map(clamped);
-        }
         self.inline_size = self.private_data().receive_size;
         self.max_transfer = self.max_transfer.min(millrace_buffer::SPAN_BYTES);
         self

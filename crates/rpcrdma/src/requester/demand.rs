@@ -10,7 +10,7 @@ const PERIOD: u32 = 256;
 /// only the credits that it needs (RFC 8166 section 3.3.1).
 ///
 /// Periods are counted in calls, because credits are requested and granted with calls only.
-pub(super) struct CreditDemand {
+pub struct CreditDemand {
     /// Maximum request.
     limit: u32,
     /// Maximum number of concurrent calls in this period and in the previous one.
@@ -22,18 +22,18 @@ pub(super) struct CreditDemand {
 
 impl CreditDemand {
     /// Creates a demand with a maximum of `limit` credits, at least 1.
-    pub(super) fn new(limit: u32) -> Self {
+    pub fn new(limit: u32) -> Self {
         Self { limit, now: 0, before: 0, left: PERIOD }
     }
 
     /// Maximum request.
-    pub(super) fn limit(&self) -> u32 {
+    pub fn limit(&self) -> u32 {
         self.limit
     }
 
     /// Credits to request with a call that is sent while `open` calls, including itself, are in flight or
     /// wait for credits. At least the number of calls in flight, up to [`Self::limit`].
-    pub(super) fn request(&mut self, open: usize) -> u32 {
+    pub fn request(&mut self, open: usize) -> u32 {
         if self.left == 0 {
             (self.before, self.now, self.left) = (self.now, 0, PERIOD);
         }

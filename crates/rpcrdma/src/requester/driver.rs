@@ -10,11 +10,9 @@ use futures::FutureExt;
 use millrace_buffer::Buffer;
 use millrace_oncrpc::{
     CallbackHandlerRef, Calls, ConnectionDriver, InFlight, Message, Outgoing, Reply, Request, RpcError,
-    Stage, Stages, gss::ReplyCheck, parse_reply,
+    Stage, Stages, Waiter, gss::ReplyCheck, parse_reply,
 };
-use millrace_rdma::{
-    Completion, ConnectionError, Counters, PostError, QueuePair, SendRequest, SteeringTag, WorkId,
-};
+use millrace_rdma::{Completion, ConnectionError, Counters, PostError, QueuePair, SendRequest, SteeringTag};
 use millrace_runtime::{RuntimeExt, RuntimeRef, Sleep};
 use smallvec::SmallVec;
 
@@ -27,7 +25,6 @@ use super::{
 use crate::{
     call_memory::CallMemory,
     counters::{add, set},
-    design::{Pulled, ReceivedReply, ReplyOutcome, RequesterDesign},
     header::{Body, Header},
     private_data::MAX_INLINE,
 };
@@ -46,8 +43,6 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 pub(super) enum CallState {
     /// The responder can access this memory.
     Exposed(Box<CallMemory>),
-    /// The reply was received; its results are being read.
-    Reading,
     /// The call timed out, and its memory is revoked. A late reply may invalidate these tags.
     Revoked(SmallVec<[SteeringTag; 4]>),
 }
@@ -58,7 +53,6 @@ pub(super) struct Driver {
     qp: Box<dyn QueuePair>,
     marshaller: Marshaller,
     demand: CreditDemand,
-    design: Box<dyn RequesterDesign>,
     reverse: ReverseReplies,
     /// Maximum number of calls in flight: 1 until the first reply (RFC 8166 section 3.3.1).
     credits: usize,
@@ -91,7 +85,7 @@ impl ConnectionDriver for Driver {
     }
 
     fn send_now(&mut self, cx: &mut Context<'_>) {
-        let stats = Arc::clone(&self.marshaller.context.stats);
+        let stats = Arc::clone(&self.marshaller.stats);
         let _batch = stats.exposure.batch();
         if self.send_submitted().is_err() {
             // The task's poll returns the error.
@@ -114,7 +108,6 @@ impl Driver {
     pub(super) fn new(
         calls: Calls<CallState>,
         qp: Box<dyn QueuePair>,
-        design: Box<dyn RequesterDesign>,
         marshaller: Marshaller,
         config: &RequesterConfig,
         handler: CallbackHandlerRef,
@@ -125,7 +118,6 @@ impl Driver {
             qp,
             marshaller,
             demand: CreditDemand::new(config.credits),
-            design,
             reverse: ReverseReplies::new(handler),
             credits: 1,
             completions: Vec::new(),
@@ -144,7 +136,7 @@ impl Driver {
     /// Runs one iteration. Returns whether further work may be ready.
     fn run_once(&mut self, cx: &mut Context<'_>) -> Result<bool, ConnectionError> {
         self.poll_expired(cx)?;
-        let stats = Arc::clone(&self.marshaller.context.stats);
+        let stats = Arc::clone(&self.marshaller.stats);
         if self.calls.submissions().is_closing() {
             self.poll_closing(cx)?;
         } else {
@@ -163,8 +155,8 @@ impl Driver {
         for completion in completions.drain(..) {
             match completion {
                 Completion::Received { buffer, invalidated } => self.process_message(buffer, invalidated)?,
-                Completion::Read { id, sink } => self.process_read(id, sink)?,
                 Completion::Sent(_) => self.reverse.sent(),
+                Completion::Read { .. } => {} // The requester posts no RDMA Reads.
             }
         }
         self.completions = completions;
@@ -187,7 +179,7 @@ impl Driver {
         let stages = request.stages.clone();
         stages.end(Stage::Queue);
         let in_flight = self.calls.in_flight() + 1;
-        self.marshaller.context.credits = self.demand.request(in_flight + self.calls.unsent());
+        self.marshaller.credits = self.demand.request(in_flight + self.calls.unsent());
         // RFC 8166 section 3.3.2: a receive for every expected reply is posted before the call.
         let outgoing = self
             .post_receives(in_flight + RECEIVE_SLACK)
@@ -200,7 +192,7 @@ impl Driver {
             }
         };
         self.calls.sent(call, CallState::Exposed(outgoing.exposed));
-        add(&self.marshaller.context.stats.calls, 1);
+        add(&self.marshaller.stats.calls, 1);
         let send = SendRequest { data: outgoing.data, invalidate: None, solicited: false, signaled: None };
         ignore_closed(self.qp.post_send(send))?;
         stages.end(Stage::Send);
@@ -210,7 +202,7 @@ impl Driver {
     fn post_receives(&mut self, wanted: usize) -> Result<(), RpcError> {
         while self.posted < wanted {
             // Allocated now: the program may use all memory of the arena while it waits for a reply.
-            let buffer = self.marshaller.context.arena.alloc(self.inline_size);
+            let buffer = self.marshaller.arena.alloc(self.inline_size);
             let buffer = buffer.map_err(|e| RpcError::Local(e.to_string()))?;
             self.recycle(buffer).map_err(|e| RpcError::Local(e.to_string()))?;
         }
@@ -232,7 +224,9 @@ impl Driver {
     ) -> Result<(), ConnectionError> {
         self.posted = self.posted.saturating_sub(1);
         let (header, at) = match Header::decode(&buffer, MAX_SEGMENTS) {
-            Ok((header, at)) if self.design.accepts(&header.body) => (header, at),
+            Ok((header, at)) if matches!(header.body, Body::Msg(_) | Body::NoMsg(_) | Body::Error(_)) => {
+                (header, at)
+            }
             other => {
                 tracing::debug!("message of the responder dropped: {other:?}");
                 return self.drop_message(buffer, invalidated);
@@ -244,14 +238,9 @@ impl Driver {
         tracing::trace!("reply {header}");
         let call = self.calls.remove(header.xid);
         match call {
-            Some(InFlight { xid, waiter: Some(waiter), deadline, state: CallState::Exposed(memory) }) => {
+            Some(InFlight { waiter: Some(waiter), state: CallState::Exposed(memory), .. }) => {
                 self.update_credits(&header);
-                let call = InFlight { xid, waiter: Some(waiter), deadline, state: CallState::Reading };
-                self.process_reply(call, memory, header, (buffer, at), invalidated)
-            }
-            Some(call @ InFlight { state: CallState::Reading, .. }) => {
-                self.calls.insert(call);
-                self.drop_message(buffer, invalidated)
+                self.process_reply(waiter, memory, header, (buffer, at), invalidated)
             }
             Some(InFlight { state: CallState::Exposed(memory), .. }) => {
                 let tags = memory.tags().collect();
@@ -268,7 +257,7 @@ impl Driver {
     /// reply permits another call. A call that gets no reply is dropped: the server repeats it, or uses another connection.
     #[cold]
     fn process_call(&mut self, header: &Header, at: usize, buffer: Buffer) -> Result<(), ConnectionError> {
-        let Ok(next) = self.marshaller.context.arena.alloc(self.inline_size) else {
+        let Ok(next) = self.marshaller.arena.alloc(self.inline_size) else {
             return self.drop_message(buffer, None);
         };
         let message = buffer.freeze();
@@ -278,16 +267,16 @@ impl Driver {
         match reply {
             Some(reply) => ignore_closed(self.qp.post_send(reply)),
             None => {
-                add(&self.marshaller.context.stats.dropped, 1);
+                add(&self.marshaller.stats.dropped, 1);
                 Ok(())
             }
         }
     }
 
-    /// Processes the reply to a call: completes the call, or starts to read its results.
+    /// Processes the reply to a call, and completes the call.
     fn process_reply(
         &mut self,
-        call: InFlight<CallState>,
+        waiter: Waiter,
         memory: Box<CallMemory>,
         header: Header,
         (buffer, at): (Buffer, usize),
@@ -299,15 +288,12 @@ impl Driver {
             if !memory.tags().any(|t| t == tag) {
                 drop(memory);
                 let why = "the server invalidated memory of another call";
-                call.complete(Err(self.calls.submissions().disconnected(why)));
+                waiter.complete(Err(self.calls.submissions().disconnected(why)));
                 return Err(invalidated_foreign_tag(tag));
             }
-            add(&self.marshaller.context.stats.remote_invalidations, 1);
+            add(&self.marshaller.stats.remote_invalidations, 1);
         }
-        match self.result_of_reply(header, buffer, at, memory)? {
-            Some(result) => call.complete(result),
-            None => self.calls.insert(call),
-        }
+        waiter.complete(self.result_of_reply(header, buffer, at, memory));
         Ok(())
     }
 
@@ -316,7 +302,7 @@ impl Driver {
     /// flight, including itself.
     fn update_credits(&mut self, header: &Header) {
         self.credits = header.credits.clamp(1, self.demand.limit()) as usize;
-        set(&self.marshaller.context.stats.credits_granted, header.credits as usize);
+        set(&self.marshaller.stats.credits_granted, header.credits as usize);
     }
 
     /// Processes the reply to a call that was cancelled or timed out.
@@ -329,40 +315,26 @@ impl Driver {
         invalidated: Option<SteeringTag>,
     ) -> Result<(), ConnectionError> {
         self.update_credits(header);
-        self.design.discard(header, &self.marshaller.context, &mut *self.qp)?;
         self.drop_message(buffer, invalidated.filter(|t| !tags.contains(t)))
     }
 
-    /// Processes the completion of an RDMA Read. The last one completes the call.
-    fn process_read(&mut self, id: WorkId, sink: Vec<Buffer>) -> Result<(), ConnectionError> {
-        let pulled = self.design.completed(id, sink, &self.marshaller.context, &mut *self.qp)?;
-        let Some(Pulled { xid, message, stages }) = pulled else { return Ok(()) };
-        if let Some(call) = self.calls.remove(xid) {
-            call.complete(self.accept(xid, message, &stages, None));
-        }
-        Ok(())
-    }
-
-    /// Revokes the call's memory and returns its result; `None` while the results are being read.
+    /// Revokes the call's memory and returns its result.
     fn result_of_reply(
         &mut self,
         header: Header,
         buffer: Buffer,
         at: usize,
         mut memory: Box<CallMemory>,
-    ) -> Result<Option<Result<Reply, RpcError>>, ConnectionError> {
+    ) -> Result<Reply, RpcError> {
         let (xid, stages, check) = (header.xid, memory.stages.clone(), memory.check.take());
         if let Body::Error(e) = &header.body {
             drop(memory);
-            add(&self.marshaller.context.stats.transport_errors, 1);
-            return Ok(Some(Err(RpcError::Unsupported(e.to_string()))));
+            add(&self.marshaller.stats.transport_errors, 1);
+            return Err(RpcError::Unsupported(e.to_string()));
         }
-        let (lists, inline, padding) = header.body.into_parts(at, buffer.freeze());
-        let arrived = ReceivedReply { xid, lists, inline, padding, memory };
-        match self.design.take(arrived, &self.marshaller.context, &mut *self.qp)? {
-            ReplyOutcome::Message(message) => Ok(Some(self.accept(xid, message, &stages, check.as_ref()))),
-            ReplyOutcome::Reading => Ok(None),
-        }
+        let (lists, inline, _) = header.body.into_parts(at, buffer.freeze());
+        let message = self.marshaller.message_of_reply(&lists, inline, memory);
+        self.accept(xid, message, &stages, check.as_ref())
     }
 
     /// Checks that a message is the reply to the call `xid`.
@@ -373,7 +345,7 @@ impl Driver {
         stages: &Stages,
         check: Option<&ReplyCheck>,
     ) -> Result<Reply, RpcError> {
-        let stats = &self.marshaller.context.stats;
+        let stats = &self.marshaller.stats;
         let message = message.and_then(|m| {
             let same = m.xid() == Some(xid);
             if same { Ok(m) } else { Err("the XIDs of header and message differ") }
@@ -401,7 +373,7 @@ impl Driver {
         buffer: Buffer,
         invalidated: Option<SteeringTag>,
     ) -> Result<(), ConnectionError> {
-        add(&self.marshaller.context.stats.dropped, 1);
+        add(&self.marshaller.stats.dropped, 1);
         match invalidated {
             Some(tag) => Err(invalidated_foreign_tag(tag)),
             None => self.recycle(buffer),
@@ -420,7 +392,7 @@ impl Driver {
                 call.state = CallState::Revoked(tags);
             }
             if let Some(waiter) = call.waiter.take() {
-                add(&self.marshaller.context.stats.timeouts, 1);
+                add(&self.marshaller.stats.timeouts, 1);
                 waiter.complete(Err(error));
             }
         }
@@ -459,7 +431,6 @@ impl Driver {
     fn terminate(&mut self, why: &ConnectionError) {
         self.calls.end(why);
         self.completions.clear();
-        self.design.end();
     }
 }
 

@@ -1,21 +1,27 @@
 //! Encoding of calls (RFC 8166 sections 3.4 and 3.5): selection of inline or chunk transfer, and exposure of
 //! a call's memory.
 
-use millrace_buffer::{View, Views};
-use millrace_oncrpc::{Message, ReplySpec, Request, RpcError, Stage};
+use std::sync::Arc;
 
+use millrace_buffer::{Arena, View, Views};
+use millrace_oncrpc::{Message, ReplySpec, Request, RpcError, Stage};
+use millrace_runtime::RuntimeRef;
+use millrace_xdr::pad;
+
+use super::RequesterConfig;
 use crate::{
-    call_memory::CallMemory,
+    call_memory::{CallMemory, SpareMemory},
     chunks,
-    counters::add,
-    design::{ReplyChunks, RequesterContext},
+    counters::{RequesterStats, add},
     header::{
         Body, Chunk, Header, Lists, MIN_CALL, READ_ENTRY, REPLY_CHUNK, ReadSegment, SEGMENT, WRITE_CHUNK,
     },
-    private_data::{Design, Thresholds},
+    private_data::Thresholds,
 };
-use millrace_rdma::{Access, Memory, registration::RegisteredMemory};
-use millrace_xdr::pad;
+use millrace_rdma::{
+    Access, ConnectionError, DomainRef, GLOBAL_PAGE, Memory, QueuePair,
+    registration::{RegisteredMemory, Registrar, Strategy},
+};
 
 /// Form in which a call's message is conveyed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +32,28 @@ enum CallForm {
     Reduced,
     /// The payloads in Read chunks and the head in a Position-Zero Read chunk.
     Long,
+}
+
+/// The chunks of a call for its reply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct ReplyChunks {
+    /// Whether the memory for the reply's payload is a Write chunk.
+    write: bool,
+    /// Bytes of the Reply chunk.
+    reply: Option<usize>,
+}
+
+impl ReplyChunks {
+    /// Adds a Write chunk for a payload, and a Reply chunk for a message, that might not fit inline.
+    fn plan(spec: &ReplySpec, thresholds: &Thresholds) -> Self {
+        let payload = spec.payload.as_ref().map_or(0, |b| b.len());
+        let whole = MIN_CALL + spec.max_head + payload + pad(payload);
+        let write = payload > 0 && whole > thresholds.receive;
+        // RFC 8166 section 3.5.6: a Reply chunk if the largest reply might not fit inline.
+        let rest = MIN_CALL + spec.max_head + if write { WRITE_CHUNK } else { payload + pad(payload) };
+        let reply = (rest > thresholds.receive).then(|| spec.max_head.next_multiple_of(4));
+        Self { write, reply }
+    }
 }
 
 /// Form and chunks of a call.
@@ -51,7 +79,6 @@ const HEAD_RESERVE: usize = 512;
 /// Parameters of the connection that determine the form of calls.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CallParams {
-    pub(super) design: Design,
     pub(super) thresholds: Thresholds,
     /// Maximum number of pieces of one region, at least 1.
     pub(super) region_pieces: usize,
@@ -104,7 +131,7 @@ impl CallParams {
 }
 
 fn layout(params: &CallParams, message: &Message, spec: &ReplySpec) -> Option<CallLayout> {
-    let reply_chunks = params.design.plan_reply_chunks(spec, &params.thresholds);
+    let reply_chunks = ReplyChunks::plan(spec, &params.thresholds);
     let (write, reply) = (reply_chunks.write, reply_chunks.reply.is_some());
     let chunks = usize::from(write) + usize::from(reply);
     let results = params.result_segments(spec, reply_chunks);
@@ -150,34 +177,84 @@ fn layout_or_error(params: &CallParams, message: &Message, spec: &ReplySpec) -> 
 }
 
 /// A call to be sent.
-pub(super) struct Outgoing {
-    pub(super) data: Views,
-    pub(super) exposed: Box<CallMemory>,
+pub struct Outgoing {
+    /// The Send.
+    pub data: Views,
+    /// The memory of the call.
+    pub exposed: Box<CallMemory>,
 }
 
 /// Encodes the calls of one connection.
-pub(super) struct Marshaller {
-    pub(super) context: RequesterContext,
-    pub(super) params: CallParams,
-    /// Padding of inline calls with payloads.
-    #[cfg(feature = "research")]
-    pub(super) padding: Option<crate::header::Padding>,
-    pub(super) zeros: View,
+pub struct Marshaller {
+    /// Memory for messages.
+    pub arena: Arena,
+    /// Maps and unmaps the memory of calls.
+    pub registrar: Box<dyn Registrar>,
+    /// Memory of later calls.
+    pub spare: SpareMemory,
+    /// Credits to request with the next message.
+    pub credits: u32,
+    /// The counters of the connection.
+    pub stats: Arc<RequesterStats>,
+    params: CallParams,
+    zeros: View,
 }
 
 impl Marshaller {
+    /// Creates a marshaller for the calls on `qp`, which exposes memory in `domain`.
+    ///
+    /// # Errors
+    /// There is no memory, or the registration strategy is rejected.
+    pub fn new(
+        qp: &dyn QueuePair,
+        config: &RequesterConfig,
+        thresholds: Thresholds,
+        domain: DomainRef,
+        arena: Arena,
+        rt: RuntimeRef,
+        stats: Arc<RequesterStats>,
+    ) -> Result<Self, ConnectionError> {
+        let zeros = arena.copy_from(&[0; 4]).map_err(|e| ConnectionError::Local(e.to_string()))?;
+        let capabilities = qp.capabilities();
+        let strategy = config.registration.settings().strategy;
+        let params = CallParams {
+            thresholds,
+            region_pieces: match strategy {
+                Strategy::Cache => usize::MAX, // Bounce buffers are contiguous.
+                _ => capabilities.max_region_pieces.max(1),
+            },
+            segment: match strategy {
+                Strategy::AllPhysical => capabilities.max_segment.clamp(1, GLOBAL_PAGE),
+                _ => capabilities.max_segment.max(1),
+            },
+        };
+        let registrar = config.registration.attach(domain, arena.clone(), rt)?;
+        Ok(Self { arena, registrar, spare: SpareMemory::default(), credits: 1, stats, params, zeros })
+    }
+
+    /// The inline thresholds of the connection.
+    pub fn thresholds(&self) -> Thresholds {
+        self.params.thresholds
+    }
+
+    /// Bytes of the largest payload that a call can list, as argument or result.
+    pub fn max_payload(&self) -> usize {
+        self.params.max_payload()
+    }
+
+    /// Bytes of XDR padding.
+    pub(super) fn zeros(&self) -> &View {
+        &self.zeros
+    }
+
     /// Exposes the call's memory and builds its Send. `xid` replaces the message's XID.
     ///
     /// # Errors
     /// The call cannot be conveyed, or memory or tags are exhausted. No memory stays exposed.
-    pub(super) fn marshal(&self, xid: u32, request: Request) -> Result<Outgoing, RpcError> {
+    pub fn marshal(&self, xid: u32, request: Request) -> Result<Outgoing, RpcError> {
         let Request { mut message, reply: mut spec, stages, seal, .. } = request;
         let mut check = None;
         if let Some(seal) = seal {
-            if self.params.design != Design::ReadWrite {
-                let why = "security contexts need the Read-Write design".into();
-                return Err(RpcError::Unsupported(why));
-            }
             let (sealed, opens) = seal.apply(message, xid)?;
             (message, check) = (sealed, Some(opens));
             spec = seal.reply_spec(spec);
@@ -188,15 +265,11 @@ impl Marshaller {
         }
         message.payloads.retain(|p| !p.data.is_empty()); // An empty argument needs no Read chunk.
         let layout = layout_or_error(&self.params, &message, &spec)?;
-        let mut exposed = self.context.spare.take(stages);
+        let mut exposed = self.spare.take(stages);
         exposed.check = check;
         let mut lists = Lists::default();
         self.expose_results(spec, layout, &mut lists, &mut exposed)?;
 
-        #[cfg(feature = "research")]
-        if let Some(data) = self.padded(xid, &message, layout.form)? {
-            return Ok(Outgoing { data, exposed });
-        }
         let data = match layout.form {
             CallForm::Inline if message.payloads.is_empty() => {
                 self.send_inline(xid, Body::Msg(lists), message.head, true)?
@@ -217,21 +290,6 @@ impl Marshaller {
         Ok(Outgoing { data, exposed })
     }
 
-    /// Encodes an inline call as RDMA_MSGP, if padding is configured and the call has an item to align.
-    #[cfg(feature = "research")]
-    fn padded(&self, xid: u32, message: &Message, form: CallForm) -> Result<Option<Views>, RpcError> {
-        let Some(padding) = self.padding.filter(|_| form == CallForm::Inline) else { return Ok(None) };
-        let body = Body::PaddedMsg(padding, Lists::default());
-        let origin = Header::new(xid, self.context.credits, body.clone()).encoded_len();
-        match crate::design::padded(message, &padding.of_items(origin), &self.zeros) {
-            Some(stream) if origin + stream.len() <= self.params.thresholds.send => {
-                add(&self.context.stats.padded_calls, 1);
-                self.send_inline(xid, body, stream, false).map(Some)
-            }
-            _ => Ok(None),
-        }
-    }
-
     /// The Send of an inline call with the message `stream`.
     fn send_inline(
         &self,
@@ -240,18 +298,18 @@ impl Marshaller {
         mut stream: Views,
         only_head: bool,
     ) -> Result<Views, RpcError> {
-        let header = Header::new(xid, self.context.credits, body);
+        let header = Header::new(xid, self.credits, body);
         tracing::trace!("call {header}");
-        add(&self.context.stats.inline_bytes_out, stream.len());
-        header.with_message(&mut stream, only_head, &self.context.arena).map_err(local)
+        add(&self.stats.inline_bytes_out, stream.len());
+        header.with_message(&mut stream, only_head, &self.arena).map_err(local)
     }
 
     /// The Send of a call that its chunks convey.
     fn send_long(&self, xid: u32, lists: Lists) -> Result<Views, RpcError> {
-        let header = Header::new(xid, self.context.credits, Body::NoMsg(lists));
+        let header = Header::new(xid, self.credits, Body::NoMsg(lists));
         tracing::trace!("call {header}");
-        add(&self.context.stats.long_calls, 1);
-        header.without_message(&self.context.arena).map_err(local)
+        add(&self.stats.long_calls, 1);
+        header.without_message(&self.arena).map_err(local)
     }
 
     fn expose_results(
@@ -261,17 +319,13 @@ impl Marshaller {
         lists: &mut Lists,
         exposed: &mut CallMemory,
     ) -> Result<(), RpcError> {
-        match spec.payload {
-            Some(b) if layout.reply_chunks.write => {
-                let region = self.expose(Memory::Owned(b), Access::RemoteWrite, Stage::Send, exposed)?;
-                lists.writes.push(Chunk::from_slice(region.segments()));
-                exposed.write = Some(region);
-            }
-            other => exposed.unexposed = other,
+        if let Some(b) = spec.payload.filter(|_| layout.reply_chunks.write) {
+            let region = self.expose(Memory::Owned(b), Access::RemoteWrite, Stage::Send, exposed)?;
+            lists.writes.push(Chunk::from_slice(region.segments()));
+            exposed.write = Some(region);
         }
-        exposed.max_head = spec.max_head;
         if let Some(len) = layout.reply_chunks.reply {
-            let b = self.context.arena.alloc(len).map_err(local)?;
+            let b = self.arena.alloc(len).map_err(local)?;
             let region = self.expose(Memory::Owned(b), Access::RemoteWrite, Stage::Buffer, exposed)?;
             lists.reply = Some(Chunk::from_slice(region.segments()));
             exposed.reply = Some(region);
@@ -281,7 +335,7 @@ impl Marshaller {
 
     /// Copies the bytes into one buffer (a counted copy).
     fn copied(&self, data: &Views) -> Result<Views, RpcError> {
-        let mut b = self.context.arena.alloc(data.len()).map_err(local)?;
+        let mut b = self.arena.alloc(data.len()).map_err(local)?;
         data.copy_to(&mut b);
         Ok(b.freeze().into())
     }
@@ -294,7 +348,7 @@ impl Marshaller {
         lists: &mut Lists,
         exposed: &mut CallMemory,
     ) -> Result<(), RpcError> {
-        let xid = self.context.arena.copy_from(&xid.to_be_bytes()).map_err(local)?;
+        let xid = self.arena.copy_from(&xid.to_be_bytes()).map_err(local)?;
         let mut whole = Views::from(xid);
         whole.extend(head.slice(4, head.len() - 4).iter().cloned());
         if self.params.regions(&whole) > 1 {
@@ -349,11 +403,11 @@ impl Marshaller {
     ) -> Result<RegisteredMemory, RpcError> {
         of.stages.end(before);
         let bytes = match access {
-            Access::RemoteRead => &self.context.stats.exposed_read_bytes,
-            Access::RemoteWrite => &self.context.stats.exposed_write_bytes,
+            Access::RemoteRead => &self.stats.exposed_read_bytes,
+            Access::RemoteWrite => &self.stats.exposed_write_bytes,
         };
         add(bytes, memory.len());
-        let mapped = self.context.registrar.map(memory, access).map_err(local);
+        let mapped = self.registrar.map(memory, access).map_err(local);
         of.stages.end(Stage::Registration);
         mapped
     }
@@ -371,7 +425,6 @@ mod tests {
     use super::*;
 
     const ANY: CallParams = CallParams {
-        design: Design::ReadWrite,
         thresholds: Thresholds { send: 1024, receive: 1024 },
         region_pieces: usize::MAX,
         segment: usize::MAX,

@@ -10,6 +10,7 @@ mod config;
 mod demand;
 mod driver;
 mod marshal;
+mod returned;
 mod reverse;
 
 use std::{net::SocketAddr, sync::Arc};
@@ -21,20 +22,17 @@ use millrace_oncrpc::{
 };
 use millrace_runtime::RuntimeRef;
 
-pub use self::config::RequesterConfig;
-use self::{
-    driver::Driver,
-    marshal::{CallParams, Marshaller},
+use self::driver::Driver;
+pub use self::{
+    config::RequesterConfig,
+    demand::CreditDemand,
+    marshal::{Marshaller, Outgoing},
 };
 use crate::{
-    call_memory::SpareMemory,
     counters::{RequesterStats, RequesterStatsSnapshot},
-    design::RequesterContext,
     private_data::{PrivateData, Thresholds},
 };
-use millrace_rdma::{
-    ConnectionError, Counters, DomainRef, GLOBAL_PAGE, Provider, QueuePair, registration::Strategy,
-};
+use millrace_rdma::{ConnectionError, Counters, DomainRef, Provider, QueuePair};
 
 /// Maximum number of queued calls on one connection.
 const MAX_CALLS: usize = 1 << 16;
@@ -46,7 +44,7 @@ pub struct Requester {
     peer: SocketAddr,
     stats: Arc<RequesterStats>,
     domain: DomainRef,
-    params: CallParams,
+    thresholds: Thresholds,
     max_transfer: usize,
 }
 
@@ -54,7 +52,7 @@ impl Requester {
     /// Connects to `addr` and starts the connection's driver on `rt`.
     ///
     /// # Errors
-    /// The connection failed, or the server uses an incompatible design.
+    /// The connection failed.
     pub async fn connect(
         provider: &dyn Provider,
         rt: RuntimeRef,
@@ -71,8 +69,7 @@ impl Requester {
     /// Starts a requester on a queue pair that was connected with [`RequesterConfig::connect_params`].
     ///
     /// # Errors
-    /// The arena has no memory, the server uses an incompatible design, or the registration strategy is
-    /// rejected.
+    /// The arena has no memory, or the registration strategy is rejected.
     pub fn from_queue_pair(
         qp: Box<dyn QueuePair>,
         rt: RuntimeRef,
@@ -82,53 +79,32 @@ impl Requester {
         let config = config.clamped();
         let theirs = PrivateData::decode(&qp.info().private_data);
         let thresholds = Thresholds::negotiate(&config.private_data(), theirs.as_ref());
-        let local = config.registration.local(qp.domain(), &rt);
-        let design = config.design.requester(&qp.info().private_data, qp.info().ord, local)?;
-        let zeros = arena
-            .copy_from(&vec![0; config.max_padding()])
-            .map_err(|e| ConnectionError::Local(e.to_string()))?;
         let stats = Arc::new(RequesterStats::default());
         let domain =
             if config.measure_exposure { stats.exposure.meter(qp.domain(), &rt) } else { qp.domain() };
         let (peer, max_transfer) = (qp.info().peer, qp.capabilities().max_transfer);
-        let region_pieces = qp.capabilities().max_region_pieces.max(1);
-        let settings = config.registration.settings();
-        // Bounce buffers are contiguous.
-        let region_pieces = if settings.strategy == Strategy::Cache { usize::MAX } else { region_pieces };
-        let adapter_segment = qp.capabilities().max_segment.max(1);
-        let segment = if settings.strategy == Strategy::AllPhysical {
-            adapter_segment.min(GLOBAL_PAGE)
-        } else {
-            adapter_segment
-        };
-        let params = CallParams { design: config.design, thresholds, region_pieces, segment };
-        let registrar = config.registration.attach(Arc::clone(&domain), arena.clone(), Arc::clone(&rt))?;
-        let marshaller = Marshaller {
-            context: RequesterContext {
-                arena,
-                registrar,
-                spare: SpareMemory::default(),
-                credits: 1,
-                stats: Arc::clone(&stats),
-            },
-            params,
-            #[cfg(feature = "research")]
-            padding: config.padding,
-            zeros,
-        };
+        let marshaller = Marshaller::new(
+            &*qp,
+            &config,
+            thresholds,
+            Arc::clone(&domain),
+            arena,
+            Arc::clone(&rt),
+            Arc::clone(&stats),
+        )?;
+        let max_transfer = config.max_transfer.min(max_transfer).min(marshaller.max_payload());
         let submissions = Submissions::new(peer);
         let calls = Calls::new(Arc::clone(&submissions), Arc::clone(&rt), MAX_CALLS, config.call_timeout);
         let handler = CallbackHandlerRef::default();
-        let driver =
-            Driver::new(calls, qp, design, marshaller, &config, Arc::clone(&handler), Arc::clone(&rt));
+        let driver = Driver::new(calls, qp, marshaller, &config, Arc::clone(&handler), Arc::clone(&rt));
         Ok(Arc::new(Self {
             connection: Connection::start(&rt, "rpcrdma requester", submissions, driver),
             handler,
             peer,
             stats,
             domain,
-            params,
-            max_transfer: config.max_transfer.min(max_transfer).min(params.max_payload()),
+            thresholds,
+            max_transfer,
         }))
     }
 
@@ -139,7 +115,7 @@ impl Requester {
 
     /// The negotiated inline thresholds.
     pub fn thresholds(&self) -> Thresholds {
-        self.params.thresholds
+        self.thresholds
     }
 
     /// A snapshot of the counters.

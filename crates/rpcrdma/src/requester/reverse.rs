@@ -48,10 +48,9 @@ impl ReverseReplies {
         let reply = handler.answer(&Message::from_view(message))?;
         let header = Header::new(header.xid, CREDITS as u32, Body::Msg(Lists::default()));
         tracing::trace!("reply to a callback {header}");
-        let mut stream = reply.gather(&marshaller.zeros);
-        let data =
-            header.with_message(&mut stream, reply.payloads.is_empty(), &marshaller.context.arena).ok()?;
-        if data.len() > marshaller.params.thresholds.send {
+        let mut stream = reply.gather(marshaller.zeros());
+        let data = header.with_message(&mut stream, reply.payloads.is_empty(), &marshaller.arena).ok()?;
+        if data.len() > marshaller.thresholds().send {
             return None;
         }
         self.unsent += 1;

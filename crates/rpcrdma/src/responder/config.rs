@@ -5,7 +5,7 @@ use std::sync::Arc;
 use millrace_buffer::SPAN_BYTES;
 use millrace_oncrpc::serving::ConnectionConfig;
 
-use crate::private_data::{DEFAULT_INLINE, Design, MAX_INLINE, PrivateData};
+use crate::private_data::{DEFAULT_INLINE, MAX_INLINE, PrivateData};
 use millrace_rdma::{
     ConnectParams,
     registration::{Registration, Settings, Strategy},
@@ -20,11 +20,6 @@ const READ_SLACK: usize = 64 << 10;
 /// Limits and sizes of a responder. Out-of-range values are clamped.
 #[derive(Debug, Clone)]
 pub struct ResponderConfig {
-    /// The design: which end moves results.
-    pub design: Design,
-    /// Limits of this end's memory that the Read-Read design exposes.
-    #[cfg(feature = "research")]
-    pub exposure: crate::ExposureLimits,
     /// Maximum number of credits granted to a connection, 1 to 16384. A connection posts receives for the
     /// credits that its peer requests, up to this limit and to the memory of its account.
     pub credits: u32,
@@ -48,9 +43,6 @@ pub struct ResponderConfig {
 impl Default for ResponderConfig {
     fn default() -> Self {
         Self {
-            design: Design::default(),
-            #[cfg(feature = "research")]
-            exposure: crate::ExposureLimits::default(),
             credits: 64,
             inline_size: 4096,
             max_transfer: 1 << 20,
@@ -67,12 +59,7 @@ impl ResponderConfig {
     /// The private data that the responder sends at connection setup.
     pub fn private_data(&self) -> PrivateData {
         let size = self.inline_size.clamp(DEFAULT_INLINE, MAX_INLINE) & !1023;
-        PrivateData {
-            design: self.design,
-            remote_invalidate: self.remote_invalidate,
-            send_size: size,
-            receive_size: size,
-        }
+        PrivateData { remote_invalidate: self.remote_invalidate, send_size: size, receive_size: size }
     }
 
     /// Adds the parameters of a responder to `base`: the private data, no invalidation of this end's tags by
@@ -88,14 +75,10 @@ impl ResponderConfig {
         }
     }
 
-    pub(super) fn clamped(mut self) -> Self {
+    /// The configuration within its limits.
+    #[must_use]
+    pub fn clamped(mut self) -> Self {
         self.credits = self.credits.clamp(1, 16 << 10);
-        #[cfg(feature = "research")]
-        {
-            // The limits must permit at least one reply.
-            self.exposure.regions = self.exposure.regions.max(16);
-            self.exposure.bytes = self.exposure.bytes.max(self.max_transfer.saturating_add(READ_SLACK));
-        }
         self.inline_size = self.private_data().receive_size;
         self.max_segments = self.max_segments.max(16);
         self.sink_piece = self.sink_piece.clamp(512, SPAN_BYTES);
@@ -103,12 +86,12 @@ impl ResponderConfig {
     }
 
     /// Number of Sends per signaled Send.
-    pub(super) fn signal_interval(&self) -> usize {
+    pub fn signal_interval(&self) -> usize {
         (self.credits as usize / 4).max(1)
     }
 
     /// Maximum number of bytes that one call may convey by RDMA Read.
-    pub(super) fn max_read(&self) -> u64 {
+    pub fn max_read(&self) -> u64 {
         self.max_transfer.saturating_add(READ_SLACK) as u64
     }
 }

@@ -2,11 +2,12 @@
 //!
 //! One task owns the queue pair and all state of the connection. The states of a call are: received; queued
 //! until its memory is charged to the connection's account; RDMA Reads in flight ([`pull`](crate::pull)), if
-//! it has Read chunks; in progress at the service; answered according to the [design](crate::design). A call
-//! that the service answers immediately passes all states in one poll, without a task and, in steady state,
+//! it has Read chunks; in progress at the service; answered: results are written to the call's Write chunks or Reply
+//! chunk before the Send of the reply, without waiting in between. A call that the service answers immediately passes all states in one poll, without a task and, in steady state,
 //! without heap allocation.
 
 mod config;
+mod plan;
 mod reverse;
 
 use std::{
@@ -27,16 +28,17 @@ use millrace_oncrpc::{
 };
 use millrace_runtime::{Instant, RuntimeExt, RuntimeRef, Sleep};
 use millrace_tls::ServerSession;
-use millrace_xdr::ItemPadding;
 use smallvec::SmallVec;
 
 use self::config::RECEIVE_SLACK;
 pub use self::config::ResponderConfig;
-use self::reverse::ReverseCalls;
+use self::{
+    plan::{Plan, ReplyTooLong},
+    reverse::ReverseCalls,
+};
 use crate::{
     chunks::{capacity, common_tag},
     counters::{ResponderStats, add, set, sub},
-    design::{Acknowledged, Limits, Plan, ReplyTo, ReplyTooLong, ResponderContext, ResponderDesign},
     header::{Body, Header, HeaderError, Lists, MIN_CALL, TransportError, VERSION},
     private_data::{PrivateData, Thresholds},
     pull::{self, MessageLayout, PlannedRead, Pulls, Sources},
@@ -57,6 +59,43 @@ const HEAD_BYTES: usize = 64 << 10;
 const REPLY_SLACK: u64 = 1024;
 /// Time limit for the peer to close its end of a connection that this end closed.
 const CLOSE_LIMIT: Duration = Duration::from_secs(5);
+
+/// Properties of a call that its reply needs.
+struct ReplyTo {
+    xid: u32,
+    lists: Lists,
+    stages: Stages,
+    /// Bytes charged to the account for the reply, or for the call while it has no reply.
+    charge: usize,
+}
+
+/// Limits of a reply.
+struct Limits {
+    /// Bytes of the largest Send.
+    inline: usize,
+    /// Bytes of the largest RDMA Write.
+    max_transfer: usize,
+    /// Maximum number of pieces of one RDMA Write.
+    max_pieces: usize,
+}
+
+/// What a responder serves: a connection that was accepted with [`ResponderConfig::connect_params`].
+pub struct Accepted {
+    /// The queue pair.
+    pub qp: Box<dyn QueuePair>,
+    /// The requester.
+    pub peer: Peer,
+    /// The service of the calls.
+    pub service: Arc<dyn Service>,
+    /// The executor of the connection's task.
+    pub rt: RuntimeRef,
+    /// Memory for calls and replies.
+    pub arena: Arena,
+    /// The account that the memory is charged to.
+    pub account: Account,
+    /// The TLS of the connection, if it has any.
+    pub session: Option<ServerSession>,
+}
 
 /// A call with RDMA Reads in flight.
 struct ReadingCall {
@@ -101,7 +140,6 @@ pub struct Responder {
     qp: Box<dyn QueuePair>,
     config: ResponderConfig,
     stats: Arc<ResponderStats>,
-    design: Box<dyn ResponderDesign>,
     limits: Limits,
     /// Whether both ends and the provider support Send with Invalidate.
     invalidate: bool,
@@ -207,22 +245,16 @@ enum Ending {
 }
 
 impl Responder {
-    /// Creates a responder on a connection that was accepted with [`ResponderConfig::connect_params`], and
-    /// posts its receives. Memory is charged to `account`.
+    /// Creates a responder, and posts its receives.
     ///
     /// # Errors
-    /// The arena has no memory for the receives, or the design does not support the registration strategy.
-    #[allow(clippy::too_many_arguments)]
+    /// The arena has no memory for the receives.
     pub fn new(
-        qp: Box<dyn QueuePair>,
-        peer: Peer,
-        service: Arc<dyn Service>,
-        rt: RuntimeRef,
-        arena: Arena,
+        connection: Accepted,
         config: ResponderConfig,
         stats: Arc<ResponderStats>,
-        account: Account,
     ) -> Result<Self, ConnectionError> {
+        let Accepted { qp, peer, service, rt, arena, account, session } = connection;
         let config = config.clamped();
         let local = config.registration.local(qp.domain(), &rt);
         let theirs = PrivateData::decode(&qp.info().private_data);
@@ -235,30 +267,17 @@ impl Responder {
             Limits { inline: thresholds.send, max_transfer: caps.max_transfer, max_pieces: caps.max_pieces };
         let zeros = arena.copy_from(&[0; 4]).map_err(no_memory)?;
         let active = ActiveCalls { count: 0, stats: Arc::clone(&stats) };
-        let design = config.design.responder(ResponderContext {
-            theirs,
-            domain: stats.exposure.meter(qp.domain(), &rt),
-            registration: Arc::clone(&config.registration),
-            region_pieces: caps.max_region_pieces.max(1),
-            segment: caps.max_segment.max(1),
-            max_reply: config.max_read(),
-            arena: arena.clone(),
-            rt: Arc::clone(&rt),
-            #[cfg(feature = "research")]
-            limits: config.exposure,
-            stats: Arc::clone(&stats),
-        })?;
-        let credits = config.credits.min(design.max_credits(config.max_read())).max(1);
-        let config = ResponderConfig { credits, ..config };
         let reverse = ReverseCalls::new(service.callbacks().cloned());
         let mut core = ServerConnection::new(peer, service, rt, arena, config.connection.clone(), account);
+        if let Some(session) = session {
+            core.secured(session);
+        }
         core.account.take_receives_unconditionally((1 + RECEIVE_SLACK) * slot_bytes(config.inline_size));
         let mut this = Self {
             core,
             qp,
             config,
             stats,
-            design,
             limits,
             invalidate,
             zeros,
@@ -283,13 +302,6 @@ impl Responder {
         };
         this.replenish()?;
         Ok(this)
-    }
-
-    /// Records that the connection has TLS.
-    #[must_use]
-    pub fn secured(mut self, session: ServerSession) -> Self {
-        self.core.secured(session);
-        self
     }
 
     /// Serves until the connection ends. Then the peer's resources are released at once. Calls in progress at
@@ -320,8 +332,8 @@ impl Responder {
                 this.poll(cx)
             })
             .await;
-            let Self { qp, design, waiting, pulls, deferred, sent, completions, active, reverse, .. } = *this;
-            drop((design, qp, waiting, pulls, deferred, sent, completions, active, reverse));
+            let Self { qp, waiting, pulls, deferred, sent, completions, active, reverse, .. } = *this;
+            drop((qp, waiting, pulls, deferred, sent, completions, active, reverse));
             this.core.finish().await;
             end
         }
@@ -385,9 +397,9 @@ impl Responder {
         Ok(progress)
     }
 
-    /// Number of calls whose replies are not posted or not acknowledged.
+    /// Number of calls whose replies are not posted.
     fn open_calls(&self) -> usize {
-        self.active.count + self.deferred.len() + self.design.unacknowledged()
+        self.active.count + self.deferred.len()
     }
 
     /// Starts to close the connection. Calls in the reverse direction end.
@@ -408,12 +420,8 @@ impl Responder {
         }
     }
 
-    /// Ready if the peer does not acknowledge replies, or makes no progress with RDMA Reads or Sends, whose
-    /// memory it holds.
+    /// Ready if the peer makes no progress with RDMA Reads or Sends, whose memory it holds.
     fn poll_stalled(&mut self, cx: &mut Context<'_>) -> Poll<ConnectionError> {
-        if let Poll::Ready(e) = self.design.poll_overdue(cx) {
-            return Poll::Ready(e);
-        }
         let (rt, limit) = (&self.core.rt, self.core.stall_limit());
         let what = if self.pulls.in_flight() == 0 {
             self.read_progress.pause();
@@ -494,15 +502,7 @@ impl Responder {
         self.posted = self.posted.saturating_sub(1);
         let turn = self.now_if_due(1);
         let short = buffer.len() < MIN_CALL;
-        let decoded = Header::decode(&buffer, self.config.max_segments);
-        if let Ok((Header { xid, body: Body::Done, .. }, _)) = &decoded
-            && let Some(Acknowledged { stages, charge }) = self.design.done(*xid)
-        {
-            self.core.account.give(charge);
-            self.finish(stages);
-            return self.recycle(buffer);
-        }
-        let (header, at) = match decoded {
+        let (header, at) = match Header::decode(&buffer, self.config.max_segments) {
             Ok((Header { xid, body: Body::Error(_), .. }, _)) => {
                 self.reverse_error(xid);
                 return self.drop_message(buffer);
@@ -531,8 +531,8 @@ impl Responder {
         if matches!(header.body, Body::Done) {
             return self.drop_message(buffer);
         }
-        if let Err(what) = self.design.admit(&header.body) {
-            tracing::debug!(peer = %self.core.peer.addr, xid = header.xid, "call refused: {what}");
+        if matches!(header.body, Body::PaddedMsg(..)) {
+            tracing::debug!(peer = %self.core.peer.addr, xid = header.xid, "RDMA_MSGP, which RFC 8166 has removed");
             self.recycle(buffer)?;
             let credits = self.grant()?;
             return self.refuse_chunks(header.xid, credits);
@@ -543,9 +543,9 @@ impl Responder {
         self.requested = header.credits;
         add(&self.stats.calls, 1);
         self.active.begin();
-        let (lists, inline, padding) = header.body.into_parts(at, buffer.freeze());
+        let (lists, inline, _) = header.body.into_parts(at, buffer.freeze());
         let stages = self.sample(header.xid, turn);
-        self.queue(cx, ReplyTo { xid: header.xid, lists, stages, charge: 0 }, inline, padding)
+        self.queue(cx, ReplyTo { xid: header.xid, lists, stages, charge: 0 }, inline)
     }
 
     /// Starts the stages of a call that was processed from `turn` on.
@@ -565,7 +565,6 @@ impl Responder {
         cx: &mut Context<'_>,
         mut to: ReplyTo,
         inline: Option<View>,
-        padding: Option<ItemPadding>,
     ) -> Result<(), ConnectionError> {
         if let Some(inline) = &inline {
             add(&self.stats.inline_bytes_in, inline.len());
@@ -584,7 +583,7 @@ impl Responder {
         let reads = pull::plan(&to.lists.reads, None, self.limits.max_transfer);
         match inline {
             Some(inline) if reads.is_empty() => {
-                let call = self.core.receive(Message { padding, ..Message::from_view(inline) });
+                let call = self.core.receive(Message::from_view(inline));
                 // The queue would move the call several times.
                 if self.waiting.is_empty()
                     && !self.core.turn.is_over()
@@ -749,13 +748,10 @@ impl Responder {
         // The peer does not get back the credit of a call without a reply.
         let Some(message) = reply else { return self.replenish() };
         let credits = self.grant()?;
-        match self.design.plan(&to, credits, message, &self.limits, &self.zeros) {
+        match plan::plan(&to, credits, message, &self.limits, &self.zeros) {
             Ok(plan) => {
-                self.replenish()?; // A reply that awaits RDMA_DONE needs a receive for it.
                 let invalidate = if self.invalidate { common_tag(&to.lists) } else { None };
-                // The design holds the memory of such a reply until RDMA_DONE.
-                let charge = if plan.awaits_done { 0 } else { to.charge };
-                self.post_reply(DeferredReply { plan, invalidate, stages: to.stages, charge })
+                self.post_reply(DeferredReply { plan, invalidate, stages: to.stages, charge: to.charge })
             }
             Err(ReplyTooLong) => {
                 self.core.account.give(to.charge);
@@ -804,11 +800,9 @@ impl Responder {
         }
         add(&self.stats.inline_bytes_out, inline_bytes);
         add(&self.stats.remote_invalidations, usize::from(invalidate.is_some()));
-        let ends = per_operation || (stages.is_sampled() && !plan.awaits_done);
+        let ends = per_operation || stages.is_sampled();
         self.post_send(data, invalidate, charge, ends)?;
         stages.end(Stage::Reply);
-        // The design ends the stages of a reply at RDMA_DONE.
-        let stages = if plan.awaits_done { Stages::NONE } else { stages };
         self.sent.push_back(Sent { id: self.outgoing.posted, charge, sources, stages });
         Ok(())
     }
@@ -885,13 +879,8 @@ impl Responder {
     fn receives_due(&self) -> usize {
         let most = self.config.credits as usize;
         let unread = self.outgoing.waiting().saturating_sub(most + self.config.signal_interval());
-        let free = self.granted as usize + RECEIVE_SLACK + self.receives_without_credit();
+        let free = self.granted as usize + RECEIVE_SLACK + self.reverse.unanswered();
         free.saturating_sub(self.active.count + unread)
-    }
-
-    /// Receives of messages that hold no credit: RDMA_DONE, and replies in the reverse direction.
-    fn receives_without_credit(&self) -> usize {
-        self.design.unacknowledged() + self.reverse.unanswered()
     }
 
     /// Posts receives up to [`Self::receives_due`].
@@ -935,7 +924,7 @@ impl Responder {
         let asked = self.requested.min(self.config.credits);
         self.change_grant(asked.max(self.granted.saturating_sub(1)).max(1));
         self.replenish()?;
-        let reservation = (self.posted + self.active.count).saturating_sub(self.receives_without_credit());
+        let reservation = (self.posted + self.active.count).saturating_sub(self.reverse.unanswered());
         let reservation = u32::try_from(reservation).unwrap_or(u32::MAX);
         let credits = self.granted.min(reservation).max(1);
         set(&self.stats.credits_granted, credits as usize);

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use millrace_admission::Account;
 use millrace_buffer::Arena;
 use millrace_counting_allocator::allocations;
 use millrace_oncrpc::{
@@ -10,7 +9,7 @@ use millrace_oncrpc::{
     Service, Transport, serving::ConnectionConfig, stages::StageTimes,
 };
 use millrace_rdma::ConnectParams;
-use millrace_rpcrdma::{Design, Requester, RequesterConfig, Responder, ResponderConfig, ResponderStats};
+use millrace_rpcrdma::{Requester, RequesterConfig, Responder, ResponderConfig, ResponderStats};
 use millrace_xdr::{Encoder, Views};
 
 use crate::support::{self, Link, PROGRAM, queue_pairs, rt};
@@ -60,21 +59,18 @@ async fn call(scene: &Scene, send: usize, receive: usize) {
 
 #[tokio::test]
 async fn calls_allocate_no_heap_memory() {
-    for design in support::DESIGNS {
-        for every in [0, 1, 3] {
-            measure(design, every).await;
-        }
+    for every in [0, 1, 3] {
+        measure(every).await;
     }
 }
 
 /// One call in `every` is sampled at both ends.
-async fn measure(design: Design, every: u32) {
+async fn measure(every: u32) {
     let arena = support::arena();
-    let c = RequesterConfig { design, ..Default::default() };
+    let c = RequesterConfig::default();
     let (client_times, server_times) = (Arc::default(), Arc::default());
     let sampler = |end, times: &Arc<StageTimes>| Sampler::new(rt(), end, every, Arc::clone(times));
     let s = ResponderConfig {
-        design,
         connection: ConnectionConfig {
             sampler: Some(Arc::new(sampler("server", &server_times))),
             ..Default::default()
@@ -84,10 +80,8 @@ async fn measure(design: Design, every: u32) {
     let accept = s.connect_params(ConnectParams::default());
     let (qc, qs) = queue_pairs(Link::Tcp, &arena, c.connect_params(), accept).await;
     let pages: Views = (0..4).map(|_| arena.alloc(64 << 10).unwrap().freeze()).collect();
-    let (peer, stats) = (support::peer(&*qs), Arc::new(ResponderStats::default()));
-    let service = Arc::new(Pages(pages.clone()));
-    let responder =
-        Responder::new(qs, peer, service, rt(), arena.clone(), s, stats, Account::unlimited()).unwrap();
+    let connection = support::accepted(qs, Arc::new(Pages(pages.clone())), &arena);
+    let responder = Responder::new(connection, s, Arc::new(ResponderStats::default())).unwrap();
     let task = tokio::spawn(responder.run());
     let to: Arc<dyn Transport> = Requester::from_queue_pair(qc, rt(), arena.clone(), c).unwrap();
     let scene = Scene { to, arena, data: pages, sampler: sampler("client", &client_times) };
@@ -102,7 +96,7 @@ async fn measure(design: Design, every: u32) {
         let taken = allocations() - before;
         assert_eq!(
             taken, 0,
-            "by 100 {design} calls that send {send} and receive {receive} bytes, 1 in {every} sampled"
+            "by 100 calls that send {send} and receive {receive} bytes, 1 in {every} sampled"
         );
     }
     let sampled = 600_u32.checked_div(every).map(u64::from).unwrap_or(0);

@@ -18,7 +18,8 @@ use millrace_buffer::{Arena, ArenaConfig};
 use millrace_oncrpc::{Transport, serving::CloseReason};
 use millrace_rdma::{Access, ConnectParams, ExposedRegion, QueuePair, Segment, SteeringTag};
 use millrace_rpcrdma::{
-    Chunk, Header, Lists, ReadSegment, Requester, RequesterConfig, Responder, ResponderConfig, ResponderStats,
+    Accepted, Chunk, Header, Lists, ReadSegment, Requester, RequesterConfig, Responder, ResponderConfig,
+    ResponderStats,
 };
 use millrace_runtime::{
     ByteStream, MemoryStream, RuntimeExt, RuntimeRef, memory_stream, virtual_time::VirtualTime,
@@ -84,16 +85,9 @@ impl Server {
         let (ours, theirs) = futures::future::try_join(connect, accept).await.unwrap();
         let (peer, account) = (peer(&*theirs), self.budget.open(client(n)).unwrap());
         let (rt, arena, config) = (Arc::clone(&self.rt), self.arena.clone(), self.config.clone());
-        let responder = Responder::new(
-            theirs,
-            peer,
-            self.service.clone(),
-            rt,
-            arena,
-            config,
-            Arc::clone(&self.stats),
-            account,
-        );
+        let connection =
+            Accepted { qp: theirs, peer, service: self.service.clone(), rt, arena, account, session: None };
+        let responder = Responder::new(connection, config, Arc::clone(&self.stats));
         let running = responder.unwrap().run();
         self.rt.spawn("responder", Box::pin(async move { drop(running.await) }));
         ours

@@ -12,7 +12,7 @@ use millrace_admission::Account;
 use millrace_buffer::{Arena, ArenaConfig, Buffer};
 use millrace_oncrpc::{CallContext, MaybeReady, Message, ReplyHeader, ReplyStatus, Service};
 use millrace_rdma::{Completion, ConnectParams, ConnectionError, QueuePair, SendRequest};
-use millrace_rpcrdma::{Body, Header, Lists, RequesterConfig, Responder, ResponderConfig};
+use millrace_rpcrdma::{Accepted, Body, Header, Lists, RequesterConfig, Responder, ResponderConfig};
 use millrace_xdr::Encoder;
 use proptest::prelude::*;
 use tokio::sync::oneshot;
@@ -77,16 +77,16 @@ impl ExactRequester {
         }
         let (from, service, stats) = (peer(&server), Arc::new(ManualService::default()), Arc::default());
         let serving = Arc::clone(&service);
-        let made = Responder::new(
-            Box::new(server),
-            from,
-            serving,
-            rt(),
-            theirs.clone(),
-            config,
-            stats,
-            Account::unlimited(),
-        );
+        let connection = Accepted {
+            qp: Box::new(server),
+            peer: from,
+            service: serving,
+            rt: rt(),
+            arena: theirs.clone(),
+            account: Account::unlimited(),
+            session: None,
+        };
+        let made = Responder::new(connection, config, stats);
         let task = tokio::spawn(made.unwrap().run());
         Self { end, arena, service, task, came: VecDeque::new(), in_flight: 0, limit: 1, xid: 7 }
     }

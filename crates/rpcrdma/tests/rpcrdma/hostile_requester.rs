@@ -44,12 +44,7 @@ impl Scene {
 
     async fn over(link: Link, config: ResponderConfig) -> Self {
         let arena = arena();
-        let ours = PrivateData {
-            design: millrace_rpcrdma::Design::ReadWrite,
-            remote_invalidate: false,
-            send_size: 4096,
-            receive_size: 4096,
-        };
+        let ours = PrivateData { remote_invalidate: false, send_size: 4096, receive_size: 4096 };
         let params =
             millrace_rdma::ConnectParams { private_data: ours.encode().to_vec(), ..Default::default() };
         let (c, s) = queue_pairs(link, &arena, params, config.connect_params(Default::default())).await;

@@ -10,7 +10,6 @@ mod header;
 mod hostile_requester;
 mod hostile_responder;
 mod linux_responder;
-mod read_read;
 mod reverse;
 mod support;
 mod together;

@@ -9,7 +9,7 @@ use millrace_admission::Account;
 use millrace_buffer::{Arena, ArenaConfig, Buffer};
 use millrace_oncrpc::{CallContext, Message, ReplyHeader, ReplyStatus, Service};
 use millrace_rdma::ConnectParams;
-use millrace_rpcrdma::{Header, Lists, RequesterConfig, Responder, ResponderConfig};
+use millrace_rpcrdma::{Accepted, Header, Lists, RequesterConfig, Responder, ResponderConfig};
 use millrace_runtime::{MaybeReady, RuntimeExt, RuntimeRef, memory_stream, virtual_time::VirtualTime};
 use millrace_xdr::Encoder;
 
@@ -75,16 +75,10 @@ fn a_reply_without_memory_is_sent_once_memory_is_available() {
             };
             let peer = peer(&*theirs);
             let stats = Arc::default();
-            let responder = Responder::new(
-                theirs,
-                peer,
-                Arc::new(service),
-                Arc::clone(&rt),
-                arena,
-                config,
-                Arc::clone(&stats),
-                Account::unlimited(),
-            );
+            let (service, rt, account) = (Arc::new(service), Arc::clone(&rt), Account::unlimited());
+            let connection =
+                Accepted { qp: theirs, peer, service, rt: Arc::clone(&rt), arena, account, session: None };
+            let responder = Responder::new(connection, config, Arc::clone(&stats));
             let stopped = stop.map(|ms| rt.sleep(Duration::from_millis(ms)));
             let running = responder.unwrap().run_until(async {
                 match stopped {

@@ -31,7 +31,7 @@ use millrace_oncrpc::{
     tcp::{TcpServer, TcpServerConfig, TcpStats},
 };
 use millrace_rdma::{ConnectParams, ConnectionError, Incoming};
-use millrace_rpcrdma::{Responder, ResponderConfig, ResponderStats};
+use millrace_rpcrdma::{Accepted, ResponderConfig, ResponderStats};
 use millrace_runtime::{
     BoxFuture, ByteStream, RuntimeRef,
     tokio_rt::{TcpByteStream, TokioRuntime, busy_poll, run_shard},
@@ -372,15 +372,15 @@ impl ShardWorker {
             connection: self.connection(&self.samplers.rdma, &self.shared.closed.rdma),
             ..ResponderConfig::default()
         };
-        #[cfg(feature = "research")]
-        let config = self.shared.config.research.configure(config);
         let addr = incoming.peer();
         let peer = self.peer(addr, addr, TransportKind::Rdma);
-        let params = config.connect_params(ConnectParams {
+        let protocol = self.shared.config.rdma_protocol.clone();
+        let base = ConnectParams {
             crc: self.shared.config.crc,
             shared_receives: limits.shared_receives,
             ..ConnectParams::default()
-        });
+        };
+        let params = protocol.accept_params(&config, base);
         let service = self.service(addr.ip().into(), Callbacks::new(addr));
         let (counters, stats) = (Arc::clone(&self.counters), Arc::clone(&self.rdma));
         let set_up = self.set_up();
@@ -396,15 +396,8 @@ impl ShardWorker {
             tracing::debug!(peer = %addr, connection = peer.connection, ird, ord, crc, "RDMA connection up");
             counters.opened(TransportKind::Rdma);
             let SetUp { rt, arena, stopped, .. } = set_up;
-            let responder = Responder::new(qp, peer, service, rt, arena, config, stats, account);
-            let responder = responder.map(|responder| match session {
-                Some(session) => responder.secured(session),
-                None => responder,
-            });
-            let served = match responder {
-                Ok(responder) => responder.run_until(stop_requested(stopped)).await,
-                Err(e) => Err(e),
-            };
+            let connection = Accepted { qp, peer, service, rt, arena, account, session };
+            let served = protocol.serve(connection, config, stats, Box::pin(stop_requested(stopped))).await;
             counters.closed(TransportKind::Rdma, matches!(served, Ok(()) | Err(ConnectionError::Closed)));
             match served {
                 Ok(()) => tracing::debug!(peer = %addr, connection = peer.connection, "RDMA connection down"),

@@ -11,8 +11,8 @@ use crate::common::{Caller, Proto, config, run};
 use crate::gate::Gate;
 
 /// A server with an idle timeout of one second, and the semaphore that lets its GETATTRs complete.
-fn start(proto: Proto) -> (Running, Arc<Semaphore>) {
-    let mut config = proto.adapt(config(&["/x=memory:8MiB"]));
+fn start() -> (Running, Arc<Semaphore>) {
+    let mut config = config(&["/x=memory:8MiB"]);
     config.limits.idle_timeout = 1;
     let (opened, gate_open) = std::sync::mpsc::channel();
     let server = Server::start_with(config, move |export, with| {
@@ -49,7 +49,7 @@ async fn connect_and_wait_for_close(server: &Running, proto: Proto) {
 fn idle_connections_are_closed_and_those_with_calls_in_progress_are_not() {
     for proto in Proto::ALL {
         run(async {
-            let (server, open) = start(proto);
+            let (server, open) = start();
             let busy = Caller::connect(&server, proto).await;
             let args = GetattrArgs { object: busy.mount("/x").await.unwrap() };
             let call = busy.reply(Procedure::Getattr, &args, 0);

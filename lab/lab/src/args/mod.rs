@@ -17,8 +17,9 @@ use clap::{
     Args, Parser, Subcommand,
     builder::{PossibleValuesParser, TypedValueParser},
 };
-use millrace_client::{Design, Invalidation, Padding, Strategy};
+use millrace_client::{Invalidation, Strategy, rpcrdma::Padding};
 use millrace_rdma_providers::ProviderChoice;
+use millrace_read_read::Design;
 
 pub(crate) use bench::{BreakdownArgs, EndsName, IozoneArgs};
 pub(crate) use reproduce::ReproduceArgs;
@@ -118,6 +119,9 @@ pub(crate) struct Global {
 impl Cli {
     /// Checks dependencies between options; returns the error message.
     pub(crate) fn check(&self) -> Result<(), String> {
+        if self.global.padding.is_some() && !self.global.designs.contains(&Design::ReadRead) {
+            return Err("--padding (RDMA_MSGP) requires --design read-read".into());
+        }
         let compares =
             matches!(&self.command, Command::Iozone(_) | Command::Breakdown(_) | Command::Simulate(_));
         let lists =

@@ -2,8 +2,9 @@
 
 use millrace_bench::command::iozone::Show;
 use millrace_bench::{Figure, iozone::Servers};
-use millrace_client::{Design, Options, Strategy};
+use millrace_client::{Options, Strategy};
 use millrace_program::failure::{CommandResult, Failure, Outcome};
+use millrace_read_read::Design;
 
 use super::warn_of_debug_build;
 use crate::{

@@ -5,12 +5,14 @@ use millrace_program::{
     failure::{CommandResult, Failure},
     output,
 };
-use millrace_server::{ExposedBuffers, Research};
+use millrace_read_read::{Consent, Design, ExposureLimits};
 
 use crate::args::{Global, ServeArgs};
 
 pub(super) fn run(global: &Global, args: &ServeArgs) -> CommandResult {
-    let daemon = Daemon::start(config(global, args)?).map_err(|e| Failure::new(e.to_string()))?;
+    let config = config(global, args)?;
+    warn_of_exposure(&config.server);
+    let daemon = Daemon::start(config).map_err(|e| Failure::new(e.to_string()))?;
     output::line(&ready(&daemon))?;
     loop {
         std::thread::park();
@@ -19,20 +21,16 @@ pub(super) fn run(global: &Global, args: &ServeArgs) -> CommandResult {
 
 fn config(global: &Global, args: &ServeArgs) -> Result<Config, Failure> {
     let exports = args.exports.iter().map(|text| text.parse()).collect::<Result<_, _>>();
+    let design = global.design().unwrap_or_default();
+    if design == Design::ReadRead {
+        consent(args).check(args.listen_rdma).map_err(Failure::usage)?;
+    }
     let mut server = millrace_server::Config {
         exports: exports.map_err(|e| Failure::usage(format!("--export: {e}")))?,
         listen_rdma: vec![args.listen_rdma],
         listen_tcp: vec![args.listen_tcp],
         provider: global.provider.unwrap_or_default(),
-        research: Research {
-            design: global.design().unwrap_or_default(),
-            exposed_buffers: match args.i_accept_exposed_buffers {
-                0 => ExposedBuffers::NotAccepted,
-                1 => ExposedBuffers::AcceptedOnLoopback,
-                _ => ExposedBuffers::AcceptedOnNetworks,
-            },
-            ..Research::default()
-        },
+        rdma_protocol: design.protocol(),
         registration: global.registration(),
         ..millrace_server::Config::default()
     };
@@ -41,6 +39,27 @@ fn config(global: &Global, args: &ServeArgs) -> Result<Config, Failure> {
     let config = Config { server, metrics: args.metrics, metrics_access, ..Config::default() };
     config.check().map_err(|e| Failure::usage(e.to_string()))?;
     Ok(config)
+}
+
+fn consent(args: &ServeArgs) -> Consent {
+    match args.i_accept_exposed_buffers {
+        0 => Consent::None,
+        1 => Consent::Loopback,
+        _ => Consent::Networks,
+    }
+}
+
+/// Logs a warning about the memory that the Read-Read design exposes.
+fn warn_of_exposure(config: &millrace_server::Config) {
+    if Design::of(&config.rdma_protocol) == Design::ReadRead {
+        let ExposureLimits { regions, bytes, done_timeout } = ExposureLimits::default();
+        tracing::warn!(
+            "read-read design: what READ and READDIR answer is EXPOSED to the client until it says that it is done; for \
+             each connection at most {regions} regions and {} MiB, each for at most {} s",
+            bytes >> 20,
+            done_timeout.as_secs()
+        );
+    }
 }
 
 /// The line with the addresses of the server.

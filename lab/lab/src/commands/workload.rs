@@ -6,6 +6,7 @@ use millrace_program::{
     failure::{CommandResult, Failure, Outcome},
     output,
 };
+use millrace_read_read::Design;
 use millrace_simlab::Storage;
 
 use super::{
@@ -35,7 +36,7 @@ pub(super) fn run(global: &Global, workload: &impl Workload, place: &Where) -> C
         proto: place.proto,
         runs: place.runs,
         json: place.json,
-        server_arguments: server_arguments(options.design, options.sample_stages),
+        server_arguments: server_arguments(Design::of(&options.rdma_protocol), options.sample_stages),
         options,
     };
     run_workload(workload, &place)

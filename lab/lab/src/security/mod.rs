@@ -14,7 +14,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use millrace_client::{Design, Options, Url, Version, handles::blocking::Client, ops::StableHow};
+use millrace_client::{
+    Options, Url, Version, handles::blocking::Client, ops::StableHow, rpcrdma::ProtocolRef,
+};
 use millrace_hostile::{
     Files, Peer, READ_READ, READ_WRITE, Source,
     attack::{self, Tries},
@@ -26,7 +28,8 @@ use millrace_program::{
 };
 use millrace_rdma_iwarp::Iwarp;
 use millrace_rdma_providers::ProviderChoice;
-use millrace_server::{Config, ExposedBuffers, Exposure, Research, Running, Server, ServerError};
+use millrace_read_read::{Design, ExposureLimits, ReadRead};
+use millrace_server::{Config, Running, Server, ServerError};
 
 use crate::args::SecurityArgs;
 
@@ -36,8 +39,8 @@ const PUBLIC: u8 = 0x11;
 const LEN: usize = 1 << 20;
 /// Duration of the measurement of the honest client without attacks.
 const ALONE: Duration = Duration::from_secs(1);
-/// Time limit of the Read-Read server for RDMA_DONE, in seconds.
-const DONE_SECONDS: u64 = 2;
+/// Time limit of the Read-Read server for RDMA_DONE.
+const DONE_TIMEOUT: Duration = Duration::from_secs(2);
 
 fn failed(e: impl std::fmt::Display) -> Failure {
     Failure::new(e.to_string())
@@ -72,6 +75,17 @@ pub(crate) fn run(args: &SecurityArgs) -> CommandResult {
     Ok(if harm || !shown { Outcome::Failed } else { Outcome::Done })
 }
 
+/// The protocol of the servers and of the honest clients.
+fn protocol_of(design: Design) -> ProtocolRef {
+    match design {
+        Design::ReadWrite => design.protocol(),
+        Design::ReadRead => {
+            let exposure = ExposureLimits { done_timeout: DONE_TIMEOUT, ..ExposureLimits::default() };
+            ProtocolRef::new(ReadRead { exposure, ..ReadRead::default() })
+        }
+    }
+}
+
 /// A server and an honest client.
 struct TestBed {
     design: Design,
@@ -100,19 +114,17 @@ impl TestBed {
             exports: vec!["/x=memory:64MiB".parse().map_err(failed)?],
             listen_rdma: vec![any_port],
             provider: ProviderChoice::Iwarp,
-            research: Research {
-                design,
-                exposed_buffers: ExposedBuffers::AcceptedOnLoopback,
-                exposure: Exposure { done_seconds: DONE_SECONDS, ..Exposure::default() },
-            },
+            rdma_protocol: protocol_of(design),
             ..Config::default()
         };
+        let protocol = config.rdma_protocol.clone();
         let server = start(config).map_err(failed)?;
         let addr =
             server.rdma_addr().ok_or_else(|| Failure::new("the embedded server has no RDMA address"))?;
         let url: Url = format!("nfs://{addr}/x?proto=rdma&provider=iwarp").parse().map_err(failed)?;
-        let client = Client::connect(&url, Options::default().vers(Some(Version::V3)).design(design))
-            .map_err(failed)?;
+        let client =
+            Client::connect(&url, Options::default().vers(Some(Version::V3)).rdma_protocol(protocol))
+                .map_err(failed)?;
         for (name, fill) in [("secret", SECRET), ("public", PUBLIC)] {
             let file = client.create_file(name, 0o600).map_err(failed)?.handle();
             client.write(file, 0, &vec![fill; LEN], StableHow::FileSync).map_err(failed)?;
@@ -206,8 +218,9 @@ impl TestBed {
         let held = hoard.wait()?;
         Ok(format!(
             "A client that sends no RDMA_DONE retained {bytes} bytes of the server in {replies} replies for {:.1} s; then \
-             its connection was ended (limit {DONE_SECONDS} s).\n",
-            held.as_secs_f64()
+             its connection was ended (limit {} s).\n",
+            held.as_secs_f64(),
+            DONE_TIMEOUT.as_secs()
         ))
     }
 }

@@ -1,8 +1,8 @@
 //! RDMA is faster than TCP on the same 1 Gb/s link.
 
 use millrace_bench::BenchError;
-use millrace_client::Design;
 use millrace_plot::Scale;
+use millrace_read_read::Design;
 
 use crate::{
     Claim, Curves, Picture, Setting, Unit,

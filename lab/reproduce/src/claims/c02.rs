@@ -1,8 +1,8 @@
 //! Read-Write is faster than Read-Read for READ.
 
 use millrace_bench::BenchError;
-use millrace_client::Design;
 use millrace_plot::Scale;
+use millrace_read_read::Design;
 
 use crate::{
     Claim, Curves, Picture, Setting, Unit,

@@ -1,8 +1,9 @@
 //! The lookup of handles in a memory file system.
 
 use millrace_bench::BenchError;
-use millrace_client::{Design, Proto};
+use millrace_client::Proto;
 use millrace_plot::Scale;
+use millrace_read_read::Design;
 use millrace_simlab::{Lookup, Machines, Storage, simulate};
 use millrace_workloads::{Postmark, Sources, Untar};
 
@@ -121,7 +122,7 @@ fn run(setting: Setting) -> Result<Curves, BenchError> {
 
 fn hosts(lookup: Lookup, proto: Proto, setting: Setting) -> Result<Machines, BenchError> {
     let mut machines = machines("sdr-opensolaris", setting)?;
-    (machines.options.design, machines.options.proto) = (Design::ReadRead, Some(proto));
+    (machines.options.rdma_protocol, machines.options.proto) = (Design::ReadRead.protocol(), Some(proto));
     if let Storage::Tmpfs(tmpfs) = &mut machines.storage {
         tmpfs.lookup = lookup;
     }

@@ -1,8 +1,9 @@
 //! Parallel programs: BTIO and MPI Tile I/O.
 
 use millrace_bench::BenchError;
-use millrace_client::{Design, Proto};
+use millrace_client::Proto;
 use millrace_plot::Scale;
+use millrace_read_read::Design;
 use millrace_simlab::simulate;
 use millrace_workloads::{Btio, Class, Tile};
 
@@ -86,7 +87,7 @@ fn run(setting: Setting) -> Result<Curves, BenchError> {
         [(Proto::Rdma, BTIO_RDMA, READ_RDMA, WRITE_RDMA), (Proto::Tcp, BTIO_IPOIB, READ_IPOIB, WRITE_IPOIB)]
     {
         let mut machines = machines("sdr-opensolaris", setting)?;
-        (machines.options.design, machines.options.proto) = (Design::ReadRead, Some(proto));
+        (machines.options.rdma_protocol, machines.options.proto) = (Design::ReadRead.protocol(), Some(proto));
         if let Some(modification) = setting.modification {
             modification.machines(&mut machines);
         }

@@ -1,8 +1,9 @@
 //! The number of outstanding RDMA Reads limits WRITE.
 
 use millrace_bench::BenchError;
-use millrace_client::{Design, Strategy};
+use millrace_client::Strategy;
 use millrace_plot::Scale;
+use millrace_read_read::Design;
 
 use crate::{
     Claim, Curves, Picture, Setting, Unit,

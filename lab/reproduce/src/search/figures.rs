@@ -1,8 +1,9 @@
 //! The simulated figures that correspond to the figures of the table.
 
 use millrace_bench::{BenchError, Figure as Measurement};
-use millrace_client::{Design, Strategy};
+use millrace_client::Strategy;
 use millrace_oncrpc::Stage;
+use millrace_read_read::Design;
 
 use crate::{
     Setting,

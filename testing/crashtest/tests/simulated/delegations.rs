@@ -13,7 +13,7 @@ use std::{
 
 use futures::future::{join, join_all};
 use millrace_client::{
-    Delegation, Design, Error, Proto, Strategy, Version,
+    Delegation, Error, Proto, Strategy, Version,
     handles::{Client, Delegated, File},
 };
 use millrace_crashtest::{
@@ -74,7 +74,7 @@ pub(crate) fn run(
     trace: bool,
     shown: &Cell<Option<World>>,
 ) -> Result<RunStats, String> {
-    let mut cluster = Cluster::of_seed(time, Design::ReadWrite, (seed, trace, shown))?;
+    let mut cluster = Cluster::of_seed(time, (seed, trace, shown))?;
     cluster.config.exports[0].delegations = millrace_server::Delegations::Read;
     cluster.start(time);
     cluster::finish(time, LIMIT, execute(&time.runtime(), &cluster, seed))
@@ -86,7 +86,7 @@ async fn execute(rt: &RuntimeRef, cluster: &Cluster, seed: Seed) -> Result<RunSt
     let versions: Vec<_> = (0..FILES).map(|_| Versions::default()).collect();
     let mut holders = Vec::new();
     for number in 0..CLIENTS {
-        let options = options(Strategy::ALL[0], Design::ReadWrite).vers(Some(Version::V4_2));
+        let options = options(Strategy::ALL[0]).vers(Some(Version::V4_2));
         let client = mount(&cluster.world, rt, number, proto, options).await.map_err(text)?;
         let mut files = Vec::new();
         for n in 0..FILES {
@@ -233,12 +233,12 @@ struct Scene<'s> {
 fn with_two_clients(test: impl AsyncFnOnce(Scene<'_>)) {
     let time = VirtualTime::new(7);
     let profile = Profile::named("gige-2003").expect("unknown profile");
-    let mut cluster = Cluster::new(&time, profile, Design::ReadWrite);
+    let mut cluster = Cluster::new(&time, profile);
     cluster.config.exports[0].delegations = millrace_server::Delegations::Read;
     cluster.start(&time);
     let (rt, world) = (time.runtime(), cluster.world.clone());
     let done = time.block_on(async {
-        let options = || options(Strategy::ALL[0], Design::ReadWrite).vers(Some(Version::V4_2));
+        let options = || options(Strategy::ALL[0]).vers(Some(Version::V4_2));
         let holder = mount(&world, &rt, 0, Proto::Tcp, options()).await.expect("cannot mount");
         let other = mount(&world, &rt, 1, Proto::Tcp, options()).await.expect("cannot mount");
         let other = other.create_file("f", 0o600).await.expect("cannot create a file");

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use millrace_client::{Design, Proto, Strategy, handles::Client, ops::SetAttributes};
+use millrace_client::{Proto, Strategy, handles::Client, ops::SetAttributes};
 use millrace_rdma_sim::Profile;
 use millrace_runtime::{RuntimeExt, virtual_time::VirtualTime};
 use millrace_server::Stats;
@@ -14,8 +14,12 @@ use tracing::Level;
 
 use millrace_crashtest::cluster::{Cluster, mount, options};
 
-const WAYS: [(Proto, Design); 3] =
-    [(Proto::Tcp, Design::ReadWrite), (Proto::Rdma, Design::ReadWrite), (Proto::Rdma, Design::ReadRead)];
+/// A network with a server of the protocol of these tests.
+fn cluster(time: &VirtualTime) -> Cluster {
+    let mut cluster = Cluster::new(time, Profile::named("gige-2003").expect("unknown profile"));
+    cluster.config.rdma_protocol = crate::protocol();
+    cluster
+}
 
 #[derive(Clone, Default)]
 struct Lines(Arc<Mutex<Vec<u8>>>);
@@ -52,22 +56,21 @@ async fn make(client: &Client, name: &str) {
 
 #[test]
 fn a_call_after_an_idle_timeout_reconnects_without_a_warning() {
-    for (proto, design) in WAYS {
+    for proto in [Proto::Tcp, Proto::Rdma] {
         let warnings = warnings_of(|| {
             let time = VirtualTime::new(7);
-            let profile = Profile::named("gige-2003").expect("unknown profile");
-            let mut cluster = Cluster::new(&time, profile, design);
+            let mut cluster = cluster(&time);
             cluster.start(&time);
             let rt = time.runtime();
             let done = time.block_on(async {
-                let options = options(Strategy::Cache, design).nconnect(2);
+                let options = options(Strategy::Cache).rdma_protocol(crate::protocol()).nconnect(2);
                 let client = mount(&cluster.world, &rt, 0, proto, options).await.expect("cannot mount");
                 for hour in 1..=3 {
                     rt.sleep(Duration::from_secs(3600)).await;
                     let seen = of(proto, &cluster.stats());
                     // Connections that the client has not used have a shorter time limit for the first call.
                     let closed = seen.idle + seen.no_call;
-                    assert_eq!((seen.open, closed), (0, 2 * hour), "{proto} {design:?}");
+                    assert_eq!((seen.open, closed), (0, 2 * hour), "{proto}");
                     make(&client, &format!("a{hour}")).await;
                     make(&client, &format!("b{hour}")).await;
                     assert_eq!(client.stats().reconnects, 2 * hour);
@@ -77,7 +80,7 @@ fn a_call_after_an_idle_timeout_reconnects_without_a_warning() {
             });
             done.expect("the run made no progress");
         });
-        assert_eq!(warnings, "", "{proto} {design:?}");
+        assert_eq!(warnings, "", "{proto}");
     }
 }
 
@@ -86,16 +89,22 @@ fn a_call_after_an_idle_timeout_reconnects_without_a_warning() {
 fn calls_at_the_end_of_an_idle_connection_are_executed_once() {
     const LOOK: Duration = Duration::from_micros(100);
     const STEP: Duration = Duration::from_micros(4);
-    for (proto, design) in WAYS {
+    for proto in [Proto::Tcp, Proto::Rdma] {
         let warnings = warnings_of(|| {
             let time = VirtualTime::new(7);
-            let profile = Profile::named("gige-2003").expect("unknown profile");
-            let mut cluster = Cluster::new(&time, profile, design);
+            let mut cluster = cluster(&time);
             cluster.config.limits.idle_timeout = 1;
             cluster.start(&time);
             let rt = time.runtime();
             let done = time.block_on(async {
-                let client = mount(&cluster.world, &rt, 0, proto, options(Strategy::Cache, design)).await;
+                let client = mount(
+                    &cluster.world,
+                    &rt,
+                    0,
+                    proto,
+                    options(Strategy::Cache).rdma_protocol(crate::protocol()),
+                )
+                .await;
                 let client = client.expect("cannot mount");
                 let closed = || of(proto, &cluster.stats()).idle;
                 // Measure the time from the first call of a new connection to its end.
@@ -121,14 +130,14 @@ fn calls_at_the_end_of_an_idle_connection_are_executed_once() {
                         rt.sleep(Duration::from_millis(100)).await;
                     }
                 }
-                assert!(met > 0, "{proto} {design:?}: no call was sent at the end of a connection");
-                println!("{proto} {design:?}: {met} of {made} calls were retransmitted");
+                assert!(met > 0, "{proto}: no call was sent at the end of a connection");
+                println!("{proto}: {met} of {made} calls were retransmitted");
                 // The server executed none of them twice: it does not start calls that arrive while it
                 // closes.
                 assert_eq!(cluster.stats().calls_of(millrace_client::ops::Procedure::Mkdir), made + 1);
             });
             done.expect("the run made no progress");
         });
-        assert_eq!(warnings, "", "{proto} {design:?}");
+        assert_eq!(warnings, "", "{proto}");
     }
 }

@@ -4,7 +4,7 @@ use std::{cell::Cell, sync::LazyLock};
 
 use futures::{FutureExt, StreamExt};
 use millrace_client::{
-    Design, LockKind, Proto, Strategy, Version,
+    LockKind, Proto, Strategy, Version,
     handles::{Client, File},
 };
 use millrace_crashtest::{
@@ -62,11 +62,11 @@ impl LockedFile for Locked {
 #[test]
 fn a_loss_that_the_unlock_finds_ends_with_it() {
     let time = VirtualTime::new(7);
-    let mut cluster = Cluster::new(&time, Profile::named("gige-2003").unwrap(), Design::ReadWrite);
+    let mut cluster = Cluster::new(&time, Profile::named("gige-2003").unwrap());
     cluster.start(&time);
     let rt = time.runtime();
     let done = time.block_on(async {
-        let options = options(Strategy::Cache, Design::ReadWrite).vers(Some(Version::V4_2));
+        let options = options(Strategy::Cache).vers(Some(Version::V4_2));
         let client = mount(&cluster.world, &rt, 0, Proto::Tcp, options).await.unwrap();
         let file = Locked { file: client.create_file("f", 0o600).await.unwrap(), owner: 1 };
         let mut losses = Box::pin(file.file.locks_lost().unwrap());

@@ -16,7 +16,7 @@ mod waiting_locks;
 
 use std::{cell::Cell, sync::atomic::Ordering, time::Duration};
 
-use millrace_client::handles::Client;
+use millrace_client::{handles::Client, rpcrdma::ProtocolRef};
 use millrace_crashtest::{
     Library,
     seeds::{self, Kind, RunStats},
@@ -24,6 +24,11 @@ use millrace_crashtest::{
 };
 use millrace_rdma_sim::{Seed, World};
 use millrace_runtime::virtual_time::VirtualTime;
+
+/// The protocol over RDMA in the tests `idle` and `mixed`, which the lab repeats with others.
+fn protocol() -> ProtocolRef {
+    ProtocolRef::default()
+}
 
 const COMMAND: &str = "cargo test -p millrace-crashtest --test simulated replay";
 const MIXED: Kind = Kind { name: "mixed", run: mixed::run, command: COMMAND };

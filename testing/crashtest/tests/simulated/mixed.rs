@@ -11,7 +11,7 @@ use futures::{
     stream::FuturesUnordered,
 };
 use millrace_client::{
-    Design, Error, Proto, Strategy, Version,
+    Error, Proto, Strategy, Version,
     handles::{Client, File},
     ops::{Procedure, SetAttributes},
 };
@@ -39,11 +39,11 @@ pub(crate) fn run(
     trace: bool,
     shown: &Cell<Option<World>>,
 ) -> Result<RunStats, String> {
-    let design = if seed.0 % 5 == 4 { Design::ReadRead } else { Design::ReadWrite };
     let strategy = Strategy::ALL[(seed.0 % 4) as usize];
-    let mut cluster = Cluster::of_seed(time, design, (seed, trace, shown))?;
+    let mut cluster = Cluster::of_seed(time, (seed, trace, shown))?;
+    cluster.config.rdma_protocol = crate::protocol();
     cluster.start(time);
-    cluster::finish(time, LIMIT, execute(time, &time.runtime(), &mut cluster, (design, strategy), seed))
+    cluster::finish(time, LIMIT, execute(time, &time.runtime(), &mut cluster, strategy, seed))
 }
 
 /// The acknowledged state of a client.
@@ -59,7 +59,7 @@ async fn execute(
     time: &VirtualTime,
     rt: &RuntimeRef,
     cluster: &mut Cluster,
-    (design, strategy): (Design, Strategy),
+    strategy: Strategy,
     seed: Seed,
 ) -> Result<RunStats, String> {
     let text = |e: Error| e.to_string();
@@ -67,9 +67,8 @@ async fn execute(
     let version = if seed.0 % 7 < 3 { Version::V4_2 } else { Version::V3 };
     let mut clients = Vec::new();
     for number in 0..CLIENTS {
-        let client = mount(&cluster.world, rt, number, proto, options(strategy, design).vers(Some(version)))
-            .await
-            .map_err(text)?;
+        let options = options(strategy).rdma_protocol(crate::protocol()).vers(Some(version));
+        let client = mount(&cluster.world, rt, number, proto, options).await.map_err(text)?;
         let file = client.create_file(format!("file-{number}"), 0o600).await.map_err(text)?;
         clients.push(ClientState { client, file, content: vec![0; FILE], number, made: Vec::new() });
     }

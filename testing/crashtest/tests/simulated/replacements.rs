@@ -9,9 +9,7 @@ use std::{
 };
 
 use futures::future::{Either, join3, select};
-use millrace_client::{
-    AtomicFile, Client, Design, Error, Options, Proto, Strategy, Version, is_temporary_name,
-};
+use millrace_client::{AtomicFile, Client, Error, Options, Proto, Strategy, Version, is_temporary_name};
 use millrace_crashtest::{
     Disk, Random,
     cluster::{self, Cluster, mount, options},
@@ -174,10 +172,7 @@ async fn run_cluster(
     let proto = choice(&mut random, &[Proto::Rdma, Proto::Tcp]);
     let version = choice(&mut random, &[Version::V3, Version::V4_2]);
     let options = || -> Options {
-        options(Strategy::Cache, Design::ReadWrite)
-            .vers(Some(version))
-            .wsize(Some(8 << 10))
-            .rsize(Some(8 << 10))
+        options(Strategy::Cache).vers(Some(version)).wsize(Some(8 << 10)).rsize(Some(8 << 10))
     };
     let connect = async |number, rt: &RuntimeRef| -> Result<Client, Error> {
         Ok(mount(&world, rt, number, proto, options()).await?.into())
@@ -236,7 +231,7 @@ pub(crate) fn run(
     trace: bool,
     shown: &Cell<Option<World>>,
 ) -> Result<RunStats, String> {
-    let mut cluster = Cluster::of_seed(time, Design::ReadWrite, (seed, trace, shown))?;
+    let mut cluster = Cluster::of_seed(time, (seed, trace, shown))?;
     let disk = cluster.use_disk(time, seed, true);
     cluster.start(time);
     cluster::finish(time, LIMIT, run_cluster(time, &mut cluster, &disk, seed))

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use millrace_client::{Design, Proto, RetryPolicy, Strategy, handles::Client};
+use millrace_client::{Proto, Strategy, handles::Client};
 use millrace_rdma_sim::Profile;
 use millrace_runtime::virtual_time::VirtualTime;
 
@@ -12,11 +12,11 @@ use millrace_crashtest::cluster::{Cluster, MIB, mount, options};
 fn write_and_read(proto: Proto, miles: f64) -> ([Duration; 2], u64) {
     let time = VirtualTime::new(7);
     let profile = Profile::named("gige-2003").and_then(|p| p.at_distance(miles)).expect("unknown profile");
-    let mut cluster = Cluster::new(&time, profile, Design::ReadWrite);
+    let mut cluster = Cluster::new(&time, profile);
     cluster.start(&time);
     let rt = time.runtime();
     let done = time.block_on(async {
-        let options = options(Strategy::Cache, Design::ReadWrite);
+        let options = options(Strategy::Cache);
         let client: Client = mount(&cluster.world, &rt, 0, proto, options).await.expect("cannot mount");
         let file = client.create_file("file", 0o600).await.expect("cannot create a file");
         let mut bytes = vec![0; 4 * MIB as usize];
@@ -35,10 +35,10 @@ fn write_and_read(proto: Proto, miles: f64) -> ([Duration; 2], u64) {
 }
 
 /// Hosts whose adapters have page-sized segments.
-fn of_pages(time: &VirtualTime, design: Design) -> Cluster {
+fn of_pages(time: &VirtualTime) -> Cluster {
     let profile = Profile::named("ddr-linux-allphys").expect("unknown profile");
     assert_eq!(profile.adapter.segment_bytes, 4096);
-    let mut cluster = Cluster::new(time, profile, design);
+    let mut cluster = Cluster::new(time, profile);
     cluster.start(time);
     cluster
 }
@@ -47,9 +47,9 @@ fn of_pages(time: &VirtualTime, design: Design) -> Cluster {
 fn large_blocks_are_transferred_with_page_sized_segments_by_every_strategy() {
     for strategy in Strategy::ALL {
         let time = VirtualTime::new(7);
-        let (cluster, rt) = (of_pages(&time, Design::ReadWrite), time.runtime());
+        let (cluster, rt) = (of_pages(&time), time.runtime());
         let done = time.block_on(async {
-            let options = options(strategy, Design::ReadWrite).rsize(None).wsize(None);
+            let options = options(strategy).rsize(None).wsize(None);
             let client = mount(&cluster.world, &rt, 0, Proto::Rdma, options).await.expect("cannot mount");
             // The number of segments that fit into a Send of 4 KiB besides the call limits the block size.
             assert!((128 << 10..1 << 20).contains(&client.wsize()), "{}", client.wsize());
@@ -65,22 +65,6 @@ fn large_blocks_are_transferred_with_page_sized_segments_by_every_strategy() {
         });
         done.expect("the run made no progress");
     }
-}
-
-#[test]
-fn a_design_without_page_sized_segments_is_rejected_immediately() {
-    let time = VirtualTime::new(7);
-    let (cluster, rt) = (of_pages(&time, Design::ReadRead), time.runtime());
-    let done = time.block_on(async {
-        let retry = RetryPolicy { max_elapsed: Duration::from_secs(1), ..RetryPolicy::default() };
-        let options = options(Strategy::Dynamic, Design::ReadRead).retry(retry);
-        let mounted = mount(&cluster.world, &rt, 0, Proto::Rdma, options).await;
-        let error = mounted.map(drop).expect_err("the mount succeeded");
-        assert!(error.to_string().contains("the peer closed the connection"), "{error}");
-        // The rejection does not wait for a time limit.
-        assert!(rt.now().as_nanos() < 2_000_000_000);
-    });
-    done.expect("the run made no progress");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use futures::{
     FutureExt,
     future::{join, join_all, join3},
 };
-use millrace_client::{Design, LockKind, Proto, Strategy, Version, handles::File};
+use millrace_client::{LockKind, Proto, Strategy, Version, handles::File};
 use millrace_crashtest::cluster::{Cluster, mount, options};
 use millrace_nfs::v4::Operation;
 use millrace_rdma_sim::Profile;
@@ -18,7 +18,6 @@ use millrace_runtime::{
     BoxFuture, Instant, Runtime, RuntimeExt, RuntimeRef, Sleep, timeout, virtual_time::VirtualTime,
 };
 
-const DESIGN: Design = Design::ReadWrite;
 /// The time for which a lock is held, in which the other client has reached the longest interval of its attempts.
 const HELD: Duration = Duration::from_millis(10_500);
 
@@ -42,7 +41,7 @@ async fn passed_on(rt: &RuntimeRef, from: &File, to: &File) -> Duration {
 
 /// A new file, as two clients have it.
 async fn file_of_two_clients(rt: &RuntimeRef, cluster: &Cluster, proto: Proto) -> [File; 2] {
-    let options = || options(Strategy::Cache, DESIGN).vers(Some(Version::V4_2));
+    let options = || options(Strategy::Cache).vers(Some(Version::V4_2));
     let a = mount(&cluster.world, rt, 0, proto, options()).await.expect("cannot mount");
     let b = mount(&cluster.world, rt, 1, proto, options()).await.expect("cannot mount");
     let one = a.create_file("f", 0o600).await.unwrap();
@@ -53,7 +52,7 @@ async fn file_of_two_clients(rt: &RuntimeRef, cluster: &Cluster, proto: Proto) -
 fn with_two_clients(proto: Proto, idle_timeout: u64, test: impl AsyncFn(&RuntimeRef, &Cluster, [File; 2])) {
     let time = VirtualTime::new(7);
     let profile = Profile::named("gige-2003").expect("unknown profile");
-    let mut cluster = Cluster::new(&time, profile, DESIGN);
+    let mut cluster = Cluster::new(&time, profile);
     cluster.config.limits.idle_timeout = idle_timeout;
     cluster.start(&time);
     let rt = time.runtime();
@@ -159,11 +158,11 @@ impl Runtime for Eager {
 fn a_granted_lock_that_is_given_up_is_not_held() {
     for waits in [false, true] {
         let time = VirtualTime::new(7);
-        let mut cluster = Cluster::new(&time, Profile::named("gige-2003").unwrap(), DESIGN);
+        let mut cluster = Cluster::new(&time, Profile::named("gige-2003").unwrap());
         cluster.start(&time);
         let rt = time.runtime();
         let done = time.block_on(async {
-            let options = || options(Strategy::Cache, DESIGN).vers(Some(Version::V4_2));
+            let options = || options(Strategy::Cache).vers(Some(Version::V4_2));
             let eager: RuntimeRef = Arc::new(Eager(rt.clone()));
             let a = mount(&cluster.world, &eager, 0, Proto::Tcp, options()).await.unwrap();
             let b = mount(&cluster.world, &rt, 1, Proto::Tcp, options()).await.unwrap();
@@ -193,7 +192,7 @@ fn a_granted_lock_that_is_given_up_is_not_held() {
 fn with_listed_clients(test: impl AsyncFn(&VirtualTime, &mut Cluster, [File; 2], Proto)) {
     for proto in [Proto::Tcp, Proto::Rdma] {
         let (time, dir) = (VirtualTime::new(7), tempfile::tempdir().unwrap());
-        let mut cluster = Cluster::new(&time, Profile::named("gige-2003").unwrap(), DESIGN);
+        let mut cluster = Cluster::new(&time, Profile::named("gige-2003").unwrap());
         cluster.config.state_dir = Some(dir.path().into());
         cluster.start(&time);
         let done = time.block_on(async {
@@ -301,7 +300,7 @@ fn a_lock_has_one_holder_through_crashes_of_the_server() {
         let dir = tempfile::tempdir().unwrap();
         let time = VirtualTime::new(seed);
         let profile = Profile::named("gige-2003").expect("unknown profile");
-        let mut cluster = Cluster::new(&time, profile, DESIGN);
+        let mut cluster = Cluster::new(&time, profile);
         cluster.config.state_dir = Some(dir.path().into());
         cluster.config.nfs4.lease = 20;
         cluster.start(&time);

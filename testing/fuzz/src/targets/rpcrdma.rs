@@ -2,7 +2,7 @@
 
 use millrace_rdma::{Segment, SteeringTag};
 use millrace_rpcrdma::{
-    Body, DEFAULT_INLINE, Design, Header, HeaderError, Lists, MAX_INLINE, Padding, PrivateData, ReadSegment,
+    Body, DEFAULT_INLINE, Header, HeaderError, Lists, MAX_INLINE, Padding, PrivateData, ReadSegment,
     Thresholds, TransportError,
 };
 
@@ -88,13 +88,13 @@ pub(super) mod private_data {
         }
     }
 
-    /// Private data of requesters and responders of both designs, and of other programs.
+    /// Private data of requesters and responders, and of other programs.
     pub(in crate::targets) fn seeds() -> Vec<Vec<u8>> {
-        let data = |design, send_size, receive_size| {
-            PrivateData { design, remote_invalidate: true, send_size, receive_size }.encode()
+        let data = |send_size, receive_size| {
+            PrivateData { remote_invalidate: true, send_size, receive_size }.encode()
         };
-        let ours = data(Design::ReadWrite, 4096, 4096);
-        [&ours[..], &data(Design::ReadRead, 1024, MAX_INLINE), &[], b"\0\0\0\0siw"]
+        let ours = data(4096, 4096);
+        [&ours[..], &data(1024, MAX_INLINE), &[], b"\0\0\0\0siw"]
             .map(|theirs| [&ours, theirs].concat())
             .into()
     }

@@ -1,63 +1,49 @@
-//! Attacks on servers of both designs.
+//! Attacks on servers.
 
-use std::{
-    net::SocketAddr,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use millrace_client::{Design, Options, Proto, Url, Version, handles::blocking::Client};
-use millrace_hostile::{Files, Peer, READ_READ, READ_WRITE, Source, attack};
+use millrace_client::{Options, Proto, Url, Version, handles::blocking::Client};
+use millrace_hostile::{READ_READ, READ_WRITE, attack};
 use millrace_rdma_iwarp::Iwarp;
-use millrace_server::{Config, ExposedBuffers, Exposure, Research, Running, Server};
+use millrace_server::{Config, Running, Server};
 
 const SECRET: u8 = 0x5e;
 /// Content of the file that the attacker opens itself.
 const PUBLIC: u8 = 0x11;
 
-fn config(design: Design, exposure: Exposure) -> Config {
+fn config() -> Config {
     Config {
         exports: vec!["/x=memory:64MiB".parse().unwrap()],
         listen_rdma: vec!["127.0.0.1:0".parse().unwrap()],
         provider: "iwarp".parse().unwrap(),
-        research: Research { design, exposed_buffers: ExposedBuffers::AcceptedOnLoopback, exposure },
         shards: Some(1),
         ..Config::default()
     }
 }
 
-fn start(design: Design, exposure: Exposure) -> (Running, SocketAddr) {
-    let server = Server::start(config(design, exposure)).unwrap();
+fn start() -> (Running, SocketAddr) {
+    let server = Server::start(config()).unwrap();
     let addr = server.rdma_addr().unwrap();
     (server, addr)
 }
 
 /// A server whose connections share one table of consecutive tags.
-fn start_weak(design: Design) -> (Running, SocketAddr) {
+fn start_weak() -> (Running, SocketAddr) {
     let weak = Arc::new(Iwarp::insecure_with_predictable_shared_tags());
-    let server = Server::start_over(config(design, Exposure::default()), weak).unwrap();
+    let server = Server::start_over(config(), weak).unwrap();
     let addr = server.rdma_addr().unwrap();
     (server, addr)
 }
 
 /// An honest client with a file of 1 MiB.
-fn honest(addr: SocketAddr, design: Design) -> Client {
+fn honest(addr: SocketAddr) -> Client {
     let url = Url { port: Some(addr.port()), proto: Some(Proto::Rdma), ..Url::new("127.0.0.1", "/x") };
-    let client = Client::connect(&url, Options::default().vers(Some(Version::V3)).design(design)).unwrap();
+    let client = Client::connect(&url, Options::default().vers(Some(Version::V3))).unwrap();
     for (name, fill) in [("secret", SECRET), ("public", PUBLIC)] {
         let file = client.create_file(name, 0o600).unwrap().handle();
         client.write(file, 0, &vec![fill; 1 << 20], millrace_client::ops::StableHow::FileSync).unwrap();
     }
     client
-}
-
-/// A client that has read the secret without acknowledging it, and the exposed memory of the server.
-fn reading(addr: SocketAddr) -> (Files, Source) {
-    let mut victim = Files::new(Peer::connect(addr, READ_READ).unwrap());
-    let root = victim.mount("/x").unwrap();
-    let file = victim.lookup(&root, "secret").unwrap();
-    let source = victim.read(&file, 0, 64 << 10).unwrap().unwrap();
-    (victim, source)
 }
 
 fn check(client: &Client) {
@@ -68,25 +54,23 @@ fn check(client: &Client) {
 }
 
 #[test]
-fn guessed_tags_are_rejected_in_both_designs() {
-    for (design, private) in [(Design::ReadWrite, READ_WRITE), (Design::ReadRead, READ_READ)] {
-        let (server, addr) = start(design, Exposure::default());
-        let client = honest(addr, design);
-        let reads = attack::guess_reads(addr, private, 100, 1).unwrap();
-        let writes = attack::guess_writes(addr, private, 100, 2).unwrap();
-        for tries in [reads, writes] {
-            assert_eq!((tries.tried, tries.refused, tries.bytes), (100, 100, 0), "{design}");
-        }
-        check(&client);
-        drop(client);
-        server.stop_blocking(Duration::from_secs(1));
+fn guessed_tags_are_rejected() {
+    let (server, addr) = start();
+    let client = honest(addr);
+    let reads = attack::guess_reads(addr, READ_WRITE, 100, 1).unwrap();
+    let writes = attack::guess_writes(addr, READ_WRITE, 100, 2).unwrap();
+    for tries in [reads, writes] {
+        assert_eq!((tries.tried, tries.refused, tries.bytes), (100, 100, 0));
     }
+    check(&client);
+    drop(client);
+    server.stop_blocking(Duration::from_secs(1));
 }
 
 #[test]
-fn a_read_write_server_exposes_no_memory() {
-    let (server, addr) = start(Design::ReadWrite, Exposure::default());
-    let client = honest(addr, Design::ReadWrite);
+fn a_server_exposes_no_memory() {
+    let (server, addr) = start();
+    let client = honest(addr);
     attack::guess_reads(addr, READ_WRITE, 10, 3).unwrap();
     // Each call of a client of the other design is rejected.
     assert!(attack::hoard(addr, READ_READ, "/x", "secret", 10).is_err());
@@ -98,82 +82,12 @@ fn a_read_write_server_exposes_no_memory() {
 }
 
 #[test]
-fn a_known_tag_is_invalid_on_another_connection() {
-    let (server, addr) = start(Design::ReadRead, Exposure::default());
-    let client = honest(addr, Design::ReadRead);
-    let (mut victim, source) = reading(addr);
-    let tries = attack::read_of_another(addr, READ_READ, source).unwrap();
-    assert_eq!((tries.refused, tries.bytes), (tries.tried, 0));
-    // Meanwhile the memory was readable on its own connection.
-    assert_eq!(victim.steal(source).unwrap(), Some(vec![SECRET; 64 << 10]));
-    check(&client);
-    drop((client, victim));
-    server.stop_blocking(Duration::from_secs(1));
-}
-
-/// The vulnerability of the first servers (TR06), reproduced with a provider for tests and the demonstration
-/// only.
-#[test]
-fn only_predictable_tags_in_a_shared_table_can_be_guessed() {
-    let tries = |addr| {
-        let own = attack::own_tag(addr, READ_READ, "/x", "public").unwrap();
-        attack::guess_near(addr, READ_READ, own.tag, 100).unwrap()
-    };
-    // The attacker opens only its own file, and gets no other tag.
-    let weak = (start_weak(Design::ReadRead), (1, 0, Some(vec![SECRET; 4096])));
-    let usual = (start(Design::ReadRead, Exposure::default()), (100, 100, None));
-    for ((server, addr), expected) in [weak, usual] {
-        let client = honest(addr, Design::ReadRead);
-        let (victim, _) = reading(addr);
-        let (tries, stolen) = tries(addr);
-        assert_eq!((tries.tried, tries.refused, stolen), expected);
-        check(&client);
-        drop((client, victim));
-        server.stop_blocking(Duration::from_secs(1));
-    }
-}
-
-#[test]
-fn a_read_write_server_resists_even_with_predictable_shared_tags() {
-    let (server, addr) = start_weak(Design::ReadWrite);
-    let client = honest(addr, Design::ReadWrite);
+fn a_server_resists_even_with_predictable_shared_tags() {
+    let (server, addr) = start_weak();
+    let client = honest(addr);
     let (tries, stolen) = attack::guess_near(addr, READ_WRITE, 0, 200).unwrap();
     assert_eq!((tries.tried, tries.refused, stolen), (200, 200, None));
     check(&client);
     drop(client);
     server.stop_blocking(Duration::from_secs(1));
-}
-
-#[test]
-fn a_tag_is_invalid_after_its_acknowledgement_and_beyond_its_bounds() {
-    let (server, addr) = start(Design::ReadRead, Exposure::default());
-    let client = honest(addr, Design::ReadRead);
-    let tries = attack::reuse(addr, READ_READ, "/x", "secret").unwrap();
-    assert_eq!((tries.tried, tries.refused, tries.bytes), (2, 2, 0));
-    check(&client);
-    drop(client);
-    server.stop_blocking(Duration::from_secs(1));
-}
-
-#[test]
-fn a_client_that_does_not_acknowledge_is_limited_in_bytes_and_time() {
-    let exposure = Exposure { regions: 16, done_seconds: 1, ..Exposure::default() };
-    let (server, addr) = start(Design::ReadRead, exposure);
-    let client = honest(addr, Design::ReadRead);
-    let begun = Instant::now();
-    let hoard = attack::hoard(addr, READ_READ, "/x", "secret", 40).unwrap();
-    let made_in = begun.elapsed().as_secs_f64();
-    assert_eq!((hoard.replies, hoard.bytes), (16, 16 << 20));
-    assert_eq!(server.stats().operations.exposure.bytes, 16 << 20);
-    check(&client);
-    hoard.wait().unwrap();
-    check(&client);
-    drop(client);
-    let stats = server.stop_blocking(Duration::from_secs(1));
-    let exposure = stats.operations.exposure;
-    assert_eq!((exposure.regions, exposure.bytes), (0, 0));
-    // Each region was exposed during the attack, and the connection ended a second after the first exposure.
-    let least = f64::from(16 << 20) * (1.0 - made_in);
-    assert!(exposure.byte_seconds() >= least, "{exposure:?}, made in {made_in} s");
-    assert_eq!(stats.rdma.failed, 1);
 }

@@ -42,12 +42,7 @@ impl CallbackHandler for Handler {
 
 /// A requester whose replies have `more` bytes.
 fn scene(more: usize) -> (Scene, Arc<Handler>) {
-    let theirs = PrivateData {
-        design: millrace_rpcrdma::Design::ReadWrite,
-        remote_invalidate: true,
-        send_size: 4096,
-        receive_size: 4096,
-    };
+    let theirs = PrivateData { remote_invalidate: true, send_size: 4096, receive_size: 4096 };
     let params = ConnectParams { private_data: theirs.encode().to_vec(), ..ConnectParams::default() };
     let scene = Scene::over(RequesterConfig::default(), &params);
     let handler = Arc::new(Handler { calls: AtomicU32::new(0), more, arena: scene.arena.clone() });

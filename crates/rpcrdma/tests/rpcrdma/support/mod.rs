@@ -25,13 +25,12 @@ use millrace_oncrpc::{
 use millrace_rdma::{ConnectParams, QueuePair};
 use millrace_rdma_providers::ProviderChoice;
 use millrace_rdma_verbs::device_of;
-use millrace_rpcrdma::{Design, Requester, RequesterConfig, Responder, ResponderConfig, ResponderStats};
+use millrace_rpcrdma::{Accepted, Requester, RequesterConfig, Responder, ResponderConfig, ResponderStats};
 use millrace_runtime::{RuntimeRef, tokio_rt::TokioRuntime};
 use millrace_xdr::{Encoder, XdrError};
 
 pub const PROGRAM: u32 = 0x2000_0001;
 
-pub const DESIGNS: [Design; 2] = [Design::ReadWrite, Design::ReadRead];
 /// Bytes of each piece of a call's payload.
 pub const PIECE: usize = 60_000;
 
@@ -174,12 +173,12 @@ pub fn verify(reply: &Reply, ask: Ask) {
     assert_eq!(d.remaining(), 0);
 }
 
-pub async fn call(to: &Arc<Requester>, arena: &Arena, ask: Ask) -> Result<Reply, RpcError> {
+pub async fn call(to: &Arc<impl Transport>, arena: &Arena, ask: Ask) -> Result<Reply, RpcError> {
     to.submit(request(arena, ask)).await
 }
 
 /// As [`call`], and checks the reply.
-pub async fn echo(to: &Arc<Requester>, arena: &Arena, ask: Ask) {
+pub async fn echo(to: &Arc<impl Transport>, arena: &Arena, ask: Ask) {
     match call(to, arena, ask).await {
         Ok(reply) => verify(&reply, ask),
         Err(e) => panic!("{ask:?}: {e}"),
@@ -196,11 +195,37 @@ pub fn peer(qp: &dyn QueuePair) -> Peer {
     }
 }
 
+/// An accepted connection, without limits of memory.
+pub fn accepted(qp: Box<dyn QueuePair>, service: Arc<dyn Service>, arena: &Arena) -> Accepted {
+    let peer = peer(&*qp);
+    Accepted {
+        qp,
+        peer,
+        service,
+        rt: rt(),
+        arena: arena.clone(),
+        account: Account::unlimited(),
+        session: None,
+    }
+}
+
 /// A running responder with the echo service.
 pub struct Server {
     pub service: Arc<Echo>,
     pub stats: Arc<ResponderStats>,
     pub task: tokio::task::JoinHandle<Result<(), millrace_rdma::ConnectionError>>,
+}
+
+impl Server {
+    /// Waits for the end, which the client has requested, and checks that all resources are released.
+    pub async fn ended(self, arena: &Arena) {
+        self.task.await.unwrap().unwrap();
+        let stats = self.stats.snapshot();
+        assert_eq!((stats.exposure.regions, stats.exposure.bytes), (0, 0));
+        assert_eq!((stats.regions_exposed, stats.calls_in_progress), (0, 0));
+        drop(self.service);
+        settled(arena).await;
+    }
 }
 
 pub fn serve(qp: Box<dyn QueuePair>, arena: &Arena, config: ResponderConfig) -> Server {
@@ -222,12 +247,10 @@ pub fn serve_with(
 ) -> Server {
     let service = Arc::new(service);
     let stats = Arc::new(ResponderStats::default());
-    let peer = peer(&*qp);
     // The responder is created, and posts receives, before its task starts: on the fabric, a Send needs a
     // receive when it is posted.
-    let (serving, counting) = (service.clone(), Arc::clone(&stats));
-    let made = Responder::new(qp, peer, serving, rt(), arena.clone(), config, counting, account);
-    let responder = made.unwrap();
+    let connection = Accepted { account, ..accepted(qp, service.clone(), arena) };
+    let responder = Responder::new(connection, config, Arc::clone(&stats)).unwrap();
     let task = tokio::spawn(responder.run());
     Server { service, stats, task }
 }
@@ -369,17 +392,9 @@ pub async fn finish(client: Arc<Requester>, server: Server, arena: &Arena) {
 
 /// As [`finish`], for a client that keeps memory exposed between calls.
 pub async fn ended(client: Arc<Requester>, server: Server, arena: &Arena) {
-    let acknowledged = client.stats().done_sent;
     client.close();
     drop(client);
-    server.task.await.unwrap().unwrap();
-    let stats = server.stats.snapshot();
-    assert_eq!((stats.exposure.regions, stats.exposure.bytes), (0, 0));
-    assert_eq!(stats.done_received, acknowledged);
-    assert_eq!(stats.regions_exposed, 0);
-    assert_eq!(server.stats.snapshot().calls_in_progress, 0);
-    drop(server.service);
-    settled(arena).await;
+    server.ended(arena).await;
 }
 
 /// Waits until all buffers are returned.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use millrace_buffer::Arena;
 use millrace_oncrpc::{Reply, RpcError, Transport};
 use millrace_rdma::ConnectParams;
-use millrace_rpcrdma::{Body, Design, Header, Lists, PrivateData, Requester, RequesterConfig};
+use millrace_rpcrdma::{Body, Header, Lists, PrivateData, Requester, RequesterConfig};
 
 use super::{Ask, arena, fabric, raw::Raw, request, rt, settled};
 
@@ -15,8 +15,9 @@ pub type Waiting = tokio::task::JoinHandle<Result<Reply, RpcError>>;
 pub const TINY: Ask = Ask { send: 0, head: 0, receive: 0, reply_head: 0, later: false, seed: 0 };
 pub const READ: Ask = Ask { receive: 5000, ..TINY };
 
-pub struct Scene {
-    pub client: Arc<Requester>,
+/// A requester `C` and its peer.
+pub struct Scene<C = Requester> {
+    pub client: Arc<C>,
     pub raw: Raw,
     pub arena: Arena,
 }
@@ -26,11 +27,9 @@ impl Scene {
         Self::with(RequesterConfig::default())
     }
 
-    /// Connects to a responder of the same design.
+    /// Connects to a responder that may invalidate tags.
     pub fn with(config: RequesterConfig) -> Self {
-        let design = config.design;
-        let remote_invalidate = design == Design::ReadWrite;
-        let theirs = PrivateData { design, remote_invalidate, send_size: 4096, receive_size: 4096 };
+        let theirs = PrivateData { remote_invalidate: true, send_size: 4096, receive_size: 4096 };
         let params = ConnectParams { private_data: theirs.encode().to_vec(), ..ConnectParams::default() };
         Self::over(config, &params)
     }
@@ -44,6 +43,13 @@ impl Scene {
         Self { client, raw, arena }
     }
 
+    pub async fn finish(self) {
+        assert_eq!(self.client.exposed(), (0, 0));
+        self.ended().await;
+    }
+}
+
+impl<C: Transport> Scene<C> {
     pub fn call(&self, ask: Ask) -> Waiting {
         tokio::spawn(self.client.submit(request(&self.arena, ask)))
     }
@@ -65,8 +71,8 @@ impl Scene {
         assert_eq!(waiting.await.unwrap().unwrap().results().u32(), Ok(7));
     }
 
-    pub async fn finish(self) {
-        assert_eq!(self.client.exposed(), (0, 0));
+    /// Ends both sides, and waits until all buffers are returned.
+    pub async fn ended(self) {
         self.client.close();
         let Self { client, raw, arena } = self;
         drop((client, raw));

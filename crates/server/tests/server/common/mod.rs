@@ -1,6 +1,6 @@
 //! A server in the test's process, and a client that calls single NFS procedures (`Caller`).
 //!
-//! `everywhere` runs a test over each transport, and over RDMA also in the Read-Read design.
+//! `everywhere` runs a test over each transport.
 
 #![allow(unreachable_pub, missing_docs, clippy::unwrap_used, clippy::expect_used)] // Helpers of tests, which are to fail.
 
@@ -24,12 +24,12 @@ use millrace_oncrpc::{
     tcp::{TcpClientConfig, TcpTransport},
 };
 use millrace_rdma_providers::ProviderChoice;
-use millrace_rpcrdma::{Design, Requester, RequesterConfig};
+use millrace_rpcrdma::{Requester, RequesterConfig};
 use millrace_runtime::{
     BoxFuture, RuntimeRef,
     tokio_rt::{TcpByteStream, TokioRuntime, run_shard},
 };
-use millrace_server::{Config, ExportConfig, ExposedBuffers, Research, Running, Server};
+use millrace_server::{Config, ExportConfig, Running, Server};
 use millrace_xdr::{Decode, Decoder, Encode, Encoder, Message};
 
 /// Sufficient for every reply without entries or payload.
@@ -39,27 +39,10 @@ const REPLY_ROOM: usize = 1024;
 pub enum Proto {
     Tcp,
     Rdma,
-    /// RDMA in the Read-Read design.
-    ReadRead,
 }
 
 impl Proto {
-    pub const ALL: [Self; 3] = [Self::Tcp, Self::Rdma, Self::ReadRead];
-
-    /// Adapts `config` to this transport.
-    pub fn adapt(self, config: Config) -> Config {
-        match self {
-            Self::Tcp | Self::Rdma => config,
-            Self::ReadRead => Config {
-                research: Research {
-                    design: Design::ReadRead,
-                    exposed_buffers: ExposedBuffers::AcceptedOnNetworks,
-                    ..Research::default()
-                },
-                ..config
-            },
-        }
-    }
+    pub const ALL: [Self; 2] = [Self::Tcp, Self::Rdma];
 }
 
 pub fn arena(limit: usize) -> Arena {
@@ -113,7 +96,7 @@ pub fn everywhere(test: impl AsyncFn(&Caller, FileHandle)) {
             };
             eprintln!("{proto:?} {backend}");
             run(async {
-                let server = Server::start(proto.adapt(config(&[&export]))).unwrap();
+                let server = Server::start(config(&[&export])).unwrap();
                 let caller = Caller::connect(&server, proto).await;
                 let root = caller.mount("/x").await.unwrap();
                 test(&caller, root).await;
@@ -172,9 +155,8 @@ impl Caller {
         let (rt, arena) = (TokioRuntime::current(), arena(64 << 20));
         let transport: Arc<dyn Calls> = match proto {
             Proto::Tcp => tcp(&rt, &arena, server.tcp_addr().unwrap()).await.unwrap(),
-            Proto::Rdma | Proto::ReadRead => {
-                let design = if proto == Proto::ReadRead { Design::ReadRead } else { Design::ReadWrite };
-                let config = RequesterConfig { design, ..RequesterConfig::default() };
+            Proto::Rdma => {
+                let config = RequesterConfig::default();
                 let addr = server.rdma_addr().unwrap();
                 let provider = rdma_at().1.to_connect(addr).unwrap().provider;
                 Requester::connect(&*provider, Arc::clone(&rt), arena.clone(), addr, config).await.unwrap()

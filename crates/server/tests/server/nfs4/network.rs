@@ -85,7 +85,7 @@ impl Network {
                 let (received, unsent) = (Vec::new(), Vec::new());
                 Box::new(Stream { stream: connecting.await.unwrap(), received, unsent })
             }
-            Proto::Rdma | Proto::ReadRead => {
+            Proto::Rdma => {
                 let private_data = RequesterConfig::default().connect_params().private_data;
                 let params = ConnectParams { private_data, ..ConnectParams::default() };
                 let provider = self.world.add_host(client);

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use millrace_client::{Design, Proto};
+use millrace_client::Proto;
 use millrace_nfs::{
     mount,
     v3::{
@@ -30,7 +30,7 @@ pub(super) fn call(xid: u32, (prog, vers, proc): (u32, u32, u32), args: &impl En
 /// The handles of the root of `/data` and of [`FULL`] in it, which are the same in every scene.
 fn handles() -> [FileHandle; 2] {
     let handles = [true, false].map(|read_only| {
-        let scene = Scene::new(Kind { read_only, design: Design::ReadWrite, proto: Proto::Tcp });
+        let scene = Scene::new(Kind { read_only, proto: Proto::Tcp });
         let handles = scene.time.block_on(async {
             let client = scene.net.mount(&scene.rt, 1, Proto::Tcp, "/data").await.expect("a mount");
             let full = client.lookup(client.root(), FULL).await.expect("a file");

@@ -2,7 +2,7 @@
 
 use std::{cell::RefCell, time::Duration};
 
-use millrace_client::{Design, Proto};
+use millrace_client::Proto;
 use millrace_nfs::v3::{self, FileHandle, Procedure, Status};
 
 use super::{
@@ -23,7 +23,7 @@ const REPLY_HEADER: usize = millrace_oncrpc::SUCCESS_HEADER_BYTES;
 
 impl GetattrServer {
     pub(in crate::targets) fn new() -> Self {
-        let scene = Scene::new(Kind { read_only: false, design: Design::ReadWrite, proto: Proto::Tcp });
+        let scene = Scene::new(Kind { read_only: false, proto: Proto::Tcp });
         let (net, rt) = (&scene.net, &scene.rt);
         let set_up = scene.time.block_on(async {
             let client = net.mount(rt, 1, Proto::Tcp, "/data").await.expect("a mount");

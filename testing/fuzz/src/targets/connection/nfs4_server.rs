@@ -97,11 +97,7 @@ impl Client {
                 stream.ok().and_then(start).map(Connection::Tcp)
             }
             Proto::Rdma => {
-                let config = RequesterConfig {
-                    design: self.kind.design,
-                    call_timeout: TIMEOUT,
-                    ..RequesterConfig::default()
-                };
+                let config = RequesterConfig { call_timeout: TIMEOUT, ..RequesterConfig::default() };
                 let provider = self.net.iwarp(HOST);
                 let requester = Requester::connect(&*provider, self.rt.clone(), arena, server(RDMA), config);
                 requester.await.ok().map(Connection::Rdma)

@@ -1,5 +1,5 @@
-//! A requester against a responder that conforms to RDMA and violates RPC-over-RDMA. Input: the design, and
-//! operations of the responder, which refer to the last call received.
+//! A requester against a responder that conforms to RDMA and violates RPC-over-RDMA. Input: operations of
+//! the responder, which refer to the last call received.
 
 use std::{future::poll_fn, task::Poll, time::Duration};
 
@@ -11,7 +11,7 @@ use millrace_rdma::{
     WriteRequest,
 };
 use millrace_rdma_sim::{Profile, World};
-use millrace_rpcrdma::{Body, Design, Header, Lists, PrivateData, Requester, RequesterConfig};
+use millrace_rpcrdma::{Body, Header, Lists, PrivateData, Requester, RequesterConfig};
 use millrace_runtime::{RuntimeExt, RuntimeRef, timeout, virtual_time::VirtualTime};
 use millrace_xdr::Encoder;
 
@@ -166,12 +166,12 @@ impl Responder {
 }
 
 /// Accepts one connection and executes the script on it.
-async fn respond(world: World, rt: RuntimeRef, design: Design, script: &[u8]) {
+async fn respond(world: World, rt: RuntimeRef, script: &[u8]) {
     let mut script = Input::new(script);
     let provider = IwarpOver(world.tcp(SERVER.into()));
     let mut listener = provider.listen(rt.clone(), (SERVER, PORT).into()).expect("an address");
     let incoming = listener.accept().await.expect("a connection");
-    let data = PrivateData { design, remote_invalidate: true, send_size: 4096, receive_size: 4096 };
+    let data = PrivateData { remote_invalidate: true, send_size: 4096, receive_size: 4096 };
     let params = ConnectParams { private_data: data.encode().into(), ..ConnectParams::default() };
     let Ok(mut qp) = incoming.accept(rt.clone(), arena(), params).await else { return };
     for _ in 0..16 {
@@ -193,10 +193,9 @@ async fn respond(world: World, rt: RuntimeRef, design: Design, script: &[u8]) {
 }
 
 /// Makes one call after the other, with guard memory around the buffers that must not change.
-async fn call(world: World, rt: RuntimeRef, design: Design) {
+async fn call(world: World, rt: RuntimeRef) {
     let arena = Arena::new(ArenaConfig { limit: 16 << 20, huge_pages: false });
-    let config =
-        RequesterConfig { design, credits: 4, call_timeout: Duration::from_secs(5), ..Default::default() };
+    let config = RequesterConfig { credits: 4, call_timeout: Duration::from_secs(5), ..Default::default() };
     let provider = IwarpOver(world.tcp(CLIENT.into()));
     let to = (SERVER, PORT).into();
     let requester = Requester::connect(&provider, rt.clone(), arena.clone(), to, config).await;
@@ -238,20 +237,17 @@ async fn call(world: World, rt: RuntimeRef, design: Design) {
     assert!(guards.iter().all(|g| g.iter().all(|b| *b == GUARD)), "memory that was not exposed has changed");
 }
 
-/// One execution: the design, and operations.
-pub(in crate::targets) fn run(input: &[u8]) {
-    let mut input = Input::new(input);
-    let design = if input.u8().is_multiple_of(2) { Design::ReadWrite } else { Design::ReadRead };
-    let script = input.rest();
+/// One execution of operations.
+pub(in crate::targets) fn run(script: &[u8]) {
     let time = VirtualTime::new(7);
     let world = World::new(&time, Profile::named("gige-2003").expect("a profile"));
     let rt = time.runtime();
     let done = time.block_on(async {
-        let respond = Box::pin(respond(world.clone(), rt.clone(), design, script));
+        let respond = Box::pin(respond(world.clone(), rt.clone(), script));
         // The responder has to listen first.
         let call = Box::pin(async {
             rt.sleep(Duration::from_millis(1)).await;
-            call(world.clone(), rt.clone(), design).await;
+            call(world.clone(), rt.clone()).await;
         });
         let calls_end = async {
             match select(respond, call).await {
@@ -286,6 +282,5 @@ pub(in crate::targets) fn seeds() -> Vec<Vec<u8>> {
         &[reply, (DISCONNECT, &[])],
         &[reply, (ABORT, &[])],
     ];
-    let designs = [0, 1].into_iter();
-    designs.flat_map(|d| scripts.iter().map(move |s| [&[d][..], &operations(s)].concat())).collect()
+    scripts.iter().map(|s| operations(s)).collect()
 }

@@ -5,7 +5,7 @@
 use std::{future::poll_fn, task::Poll, time::Duration};
 
 use millrace_buffer::Buffer;
-use millrace_client::{Design, Proto};
+use millrace_client::Proto;
 use millrace_rdma::{
     Access, Completion, ConnectParams, ExposedRegion, Memory, MemoryRegion, QueuePair, ReadRequest, Segment,
     SendRequest, SteeringTag, WorkId, WriteRequest,
@@ -63,8 +63,8 @@ fn memory(len: usize) -> Buffer {
 }
 
 impl Peer {
-    async fn connect(net: &Net, rt: &RuntimeRef, design: Design) -> Option<Self> {
-        let data = PrivateData { design, remote_invalidate: true, send_size: 4096, receive_size: 4096 };
+    async fn connect(net: &Net, rt: &RuntimeRef) -> Option<Self> {
+        let data = PrivateData { remote_invalidate: true, send_size: 4096, receive_size: 4096 };
         let params = ConnectParams { private_data: data.encode().into(), ..ConnectParams::default() };
         let connect = net.iwarp(HOST).connect(rt.clone(), arena(), server(RDMA), params);
         let mut qp = connect.await.ok()?;
@@ -131,13 +131,13 @@ impl Peer {
     }
 }
 
-async fn attack(net: Net, rt: RuntimeRef, design: Design, script: &[u8]) {
+async fn attack(net: Net, rt: RuntimeRef, script: &[u8]) {
     let mut script = Input::new(script);
-    let mut peer = Peer::connect(&net, &rt, design).await;
+    let mut peer = Peer::connect(&net, &rt).await;
     for _ in 0..OPERATIONS {
         let Some((kind, operand)) = script.operation() else { break };
         let Some(connected) = &mut peer else {
-            peer = Peer::connect(&net, &rt, design).await;
+            peer = Peer::connect(&net, &rt).await;
             continue;
         };
         match kind % KINDS {
@@ -167,13 +167,12 @@ async fn attack(net: Net, rt: RuntimeRef, design: Design, script: &[u8]) {
 /// Executes the target with `input`.
 pub(in crate::targets) fn run(input: &[u8]) {
     let mut input = Input::new(input);
-    let kind = Kind::new(input.u8(), Proto::Rdma);
-    let scene = Scene::new(kind);
-    scene.run(attack(scene.net.clone(), scene.rt.clone(), kind.design, input.rest()));
+    let scene = Scene::new(Kind::new(input.u8(), Proto::Rdma));
+    scene.run(attack(scene.net.clone(), scene.rt.clone(), input.rest()));
 }
 
 /// Calls without chunks, with a Read chunk, with a Write chunk, with a position-zero Read chunk and a Reply
-/// chunk, in both designs; RDMA operations on the server.
+/// chunk; RDMA operations on the server.
 pub(in crate::targets) fn seeds() -> Vec<Vec<u8>> {
     let calls = calls();
     let at = |handle, length, offset| Segment { handle: SteeringTag(handle), length, offset };
@@ -188,7 +187,7 @@ pub(in crate::targets) fn seeds() -> Vec<Vec<u8>> {
     let plain: Vec<Vec<u8>> =
         (0..calls.len()).map(|n| with(n, Body::Msg, Lists::default(), usize::MAX)).collect();
     let mut out = Vec::new();
-    for flags in 0..4 {
+    for flags in 0..2 {
         let script: Vec<(u8, &[u8])> = plain.iter().map(|m| (SEND, &m[..])).collect();
         out.push([&[flags][..], &operations(&script)].concat());
         // WRITE, with its 600 bytes of data in a Read chunk.

@@ -3,13 +3,11 @@
 use std::{cell::RefCell, collections::HashMap, net::SocketAddr, sync::Arc, time::Duration};
 
 use futures::future::join;
-use millrace_client::{Design, Options, Proto, RetryPolicy, Version, handles::Client};
+use millrace_client::{Options, Proto, RetryPolicy, Version, handles::Client};
 use millrace_rdma::Provider;
 use millrace_rdma_sim::{Profile, World};
 use millrace_runtime::{RuntimeExt, RuntimeRef, StreamProvider, virtual_time::VirtualTime};
-use millrace_server::{
-    Backend, ByteSize, Config, ExportConfig, ExposedBuffers, Hosted, Limits, Research, Resources,
-};
+use millrace_server::{Backend, ByteSize, Config, ExportConfig, Hosted, Limits, Resources};
 use millrace_vfs::{FileSystem, Identity};
 
 use super::{honest, iwarp_over::IwarpOver};
@@ -32,16 +30,13 @@ pub(super) struct Kind {
     /// Whether the export of the attacked client is read-only. The server's memory must then be the same as
     /// without the attack.
     pub(super) read_only: bool,
-    /// The RPC-over-RDMA design.
-    pub(super) design: Design,
     /// The transport of the correct client.
     pub(super) proto: Proto,
 }
 
 impl Kind {
     pub(super) fn new(flags: u8, proto: Proto) -> Self {
-        let design = if flags & 2 == 0 { Design::ReadWrite } else { Design::ReadRead };
-        Self { read_only: flags & 1 == 0, design, proto }
+        Self { read_only: flags & 1 == 0, proto }
     }
 }
 
@@ -58,7 +53,6 @@ pub(super) struct Scene {
 #[derive(Clone)]
 pub(super) struct Net {
     world: World,
-    design: Design,
 }
 
 pub(super) fn server(port: u16) -> SocketAddr {
@@ -104,7 +98,6 @@ impl Net {
                 gids: Vec::new(),
                 machine: "simulated".into(),
             })
-            .design(self.design)
             .timeout(seconds(5))
             .connect_timeout(seconds(5))
             .retry(RetryPolicy { max_elapsed: seconds(60), ..RetryPolicy::default() })
@@ -127,11 +120,6 @@ impl Scene {
         let data = ExportConfig { read_only: kind.read_only, ..ExportConfig::new("/data", memory()) };
         let config = Config {
             exports: vec![data, ExportConfig::new("/honest", memory())],
-            research: Research {
-                design: kind.design,
-                exposed_buffers: ExposedBuffers::AcceptedOnNetworks,
-                ..Research::default()
-            },
             limits: Limits {
                 memory: ByteSize(64 * MIB),
                 credits: 8,
@@ -153,7 +141,7 @@ impl Scene {
         let streams = world.tcp(SERVER.into());
         hosted.serve_tcp(streams.listen(server(TCP)).expect("an address"));
         hosted.serve(IwarpOver(streams).listen(rt.clone(), server(RDMA)).expect("an address"));
-        Self { net: Net { world, design: kind.design }, rt, hosted, time, kind }
+        Self { net: Net { world }, rt, hosted, time, kind }
     }
 
     /// Executes `attack` concurrently with a correct client. Both end in time, the client gets correct

@@ -3,7 +3,7 @@
 use std::{pin::pin, time::Duration};
 
 use futures::future::{Either, select};
-use millrace_client::{Design, Error, Proto, handles::Client, ops::SetAttributes};
+use millrace_client::{Error, Proto, handles::Client, ops::SetAttributes};
 use millrace_runtime::{RuntimeExt, RuntimeRef};
 
 use super::{
@@ -135,7 +135,7 @@ async fn files(client: &Client) -> Result<(), Error> {
 
 /// Executes the target with `input`.
 pub(in crate::targets) fn run(input: &[u8]) {
-    let scene = Scene::new(Kind { read_only: false, design: Design::ReadWrite, proto: Proto::Tcp });
+    let scene = Scene::new(Kind { read_only: false, proto: Proto::Tcp });
     let (net, rt) = (&scene.net, &scene.rt);
     scene.run(async {
         let proxy = Box::pin(proxy(net.clone(), rt.clone(), input));

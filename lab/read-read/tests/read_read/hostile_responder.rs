@@ -3,25 +3,46 @@
 
 use millrace_oncrpc::{Reply, RpcError, Transport};
 use millrace_rdma::{Access, ExposedRegion, Segment, SteeringTag};
-use millrace_rpcrdma::{Body, Design, Header, Lists, Padding, ReadSegment, RequesterConfig};
-
-use super::words;
-use crate::support::{
-    Ask, pattern,
-    raw::Raw,
-    request,
-    scene::{READ, Scene, TINY, Waiting, reply_bytes, turns},
+use millrace_read_read::{ReadRead, Requester};
+use millrace_rpcrdma::{
+    Body, Header, Lists, Padding, Protocol, ReadSegment, RequesterConfig, RequesterTransport,
 };
+
+use crate::{
+    params,
+    support::{
+        self, Ask, fabric, pattern,
+        raw::Raw,
+        request, rt,
+        scene::{READ, TINY, Waiting, reply_bytes, turns},
+    },
+    words,
+};
+
+type Scene = support::scene::Scene<Requester>;
 
 /// Position of the payload of a reply to [`READ`].
 const POSITION: u32 = 36;
 
 /// A requester and a responder of the Read-Read design.
-fn scene(config: RequesterConfig) -> Scene {
-    Scene::with(RequesterConfig { design: Design::ReadRead, ..config })
+fn scene(config: RequesterConfig) -> (Scene, ReadRead) {
+    with(config, ReadRead::default())
+}
+
+fn with(config: RequesterConfig, protocol: ReadRead) -> (Scene, ReadRead) {
+    let arena = support::arena();
+    let (c, s) = fabric::pair(usize::MAX, &protocol.connect_params(&config), &params());
+    let raw = Raw::new(Box::new(s), &arena);
+    let client = Requester::from_queue_pair(Box::new(c), rt(), arena.clone(), config, protocol.clone());
+    (Scene { client: client.unwrap(), raw, arena }, protocol)
 }
 
 impl Scene {
+    async fn finish(self) {
+        assert_eq!(self.client.exposed(), (0, 0));
+        self.ended().await;
+    }
+
     async fn expect_done(&mut self, xid: u32) {
         let bytes = self.raw.receive().await.unwrap();
         assert_eq!(words(&bytes), [xid, 1, 8, 3]); // At least 8 credits are requested.
@@ -51,7 +72,7 @@ fn payload(reply: &Reply) -> Result<Vec<u8>, millrace_xdr::XdrError> {
 
 #[tokio::test]
 async fn a_result_is_read_into_the_callers_buffer_and_acknowledged() {
-    let mut s = scene(RequesterConfig::default());
+    let (mut s, protocol) = scene(RequesterConfig::default());
     let region = s.raw.expose(&pattern(3, 5000), Access::RemoteRead);
     let mut request = request(&s.arena, READ);
     let buffer = s.arena.alloc(5000).unwrap();
@@ -66,8 +87,9 @@ async fn a_result_is_read_into_the_callers_buffer_and_acknowledged() {
     let reply = waiting.await.unwrap().unwrap();
     assert_eq!(payload(&reply).unwrap(), pattern(3, 5000)[..4097]);
     assert_eq!(reply.message.payloads[0].data.iter().next().unwrap().address(), at);
-    let stats = s.client.stats();
-    assert_eq!((stats.reads, stats.done_sent, stats.placed_bytes), (1, 1, 4097));
+    let (stats, counts) = (s.client.stats(), &protocol.counts);
+    let (reads, done) = (counts.result_reads.get(), counts.done_sent.get());
+    assert_eq!((reads, done, stats.placed_bytes), (1, 1, 4097));
     assert_eq!(stats.exposure.peak_bytes, 0);
     drop((reply, region));
     s.expect_alive().await;
@@ -76,7 +98,7 @@ async fn a_result_is_read_into_the_callers_buffer_and_acknowledged() {
 
 #[tokio::test]
 async fn a_result_in_several_segments_arrives_whole() {
-    let mut s = scene(RequesterConfig::default());
+    let (mut s, _) = scene(RequesterConfig::default());
     let region = s.raw.expose(&pattern(3, 5000), Access::RemoteRead);
     let waiting = s.call(READ);
     let h = s.receive().await;
@@ -96,7 +118,7 @@ async fn a_result_in_several_segments_arrives_whole() {
 
 #[tokio::test]
 async fn a_long_reply_is_read_from_its_position_zero_chunk() {
-    let mut s = scene(RequesterConfig::default());
+    let (mut s, _) = scene(RequesterConfig::default());
     let waiting = s.call(Ask { reply_head: 3000, ..READ });
     let h = s.receive().await;
     let head = reply_bytes(h.xid, 32, Body::Msg(Lists::default()), &[7, 0, 5000]);
@@ -112,7 +134,7 @@ async fn a_long_reply_is_read_from_its_position_zero_chunk() {
 
 #[tokio::test]
 async fn read_chunks_without_memory_in_the_call_make_the_reply_invalid_and_are_acknowledged() {
-    let mut s = scene(RequesterConfig::default());
+    let (mut s, protocol) = scene(RequesterConfig::default());
     let region = s.raw.expose(&[9; 20_000], Access::RemoteRead);
     let chunk = || [part(&region, 0, 100)].into_iter().collect::<millrace_rpcrdma::Chunk>();
     for case in 0..9 {
@@ -141,13 +163,13 @@ async fn read_chunks_without_memory_in_the_call_make_the_reply_invalid_and_are_a
     }
     drop(region);
     s.expect_alive().await;
-    assert_eq!(s.client.stats().reads, 0);
+    assert_eq!(protocol.counts.result_reads.get(), 0);
     s.finish().await;
 }
 
 #[tokio::test]
 async fn a_chunk_of_wrong_position_or_length_is_not_a_result() {
-    let mut s = scene(RequesterConfig::default());
+    let (mut s, _) = scene(RequesterConfig::default());
     let region = s.raw.expose(&[9; 5000], Access::RemoteRead);
     for (position, length, word) in
         [(POSITION - 4, 400, 400), (POSITION, 400, 401), (POSITION, 400, 395), (POSITION, 0, 400)]
@@ -166,7 +188,7 @@ async fn a_chunk_of_wrong_position_or_length_is_not_a_result() {
 
 #[tokio::test]
 async fn a_list_of_too_many_segments_makes_the_reply_invalid() {
-    let mut s = scene(RequesterConfig::default());
+    let (mut s, _) = scene(RequesterConfig::default());
     let region = s.raw.expose(&[9; 5000], Access::RemoteRead);
     for (segments, fits) in [(16, true), (17, false)] {
         let waiting = s.call(READ);
@@ -186,7 +208,7 @@ async fn a_list_of_too_many_segments_makes_the_reply_invalid() {
 
 #[tokio::test]
 async fn an_unknown_tag_terminates_the_connection() {
-    let mut s = scene(RequesterConfig::default());
+    let (mut s, _) = scene(RequesterConfig::default());
     let waiting = s.call(READ);
     let h = s.receive().await;
     let bogus = Segment { handle: SteeringTag(77), length: 400, offset: 0 };
@@ -198,7 +220,7 @@ async fn an_unknown_tag_terminates_the_connection() {
 
 #[tokio::test]
 async fn a_second_reply_while_the_first_is_read_is_dropped() {
-    let mut s = scene(RequesterConfig::default());
+    let (mut s, protocol) = scene(RequesterConfig::default());
     let region = s.raw.expose(&pattern(3, 5000), Access::RemoteRead);
     let waiting = s.call(READ);
     let h = s.receive().await;
@@ -210,13 +232,13 @@ async fn a_second_reply_while_the_first_is_read_is_dropped() {
     assert_eq!(payload(&waiting.await.unwrap().unwrap()).unwrap(), pattern(3, 5000));
     drop(region);
     s.expect_alive().await;
-    assert_eq!((s.client.stats().dropped, s.client.stats().done_sent), (2, 1));
+    assert_eq!((s.client.stats().dropped, protocol.counts.done_sent.get()), (2, 1));
     s.finish().await;
 }
 
 #[tokio::test]
 async fn the_result_of_a_cancelled_call_is_acknowledged_unread() {
-    let mut s = scene(RequesterConfig::default());
+    let (mut s, protocol) = scene(RequesterConfig::default());
     let region = s.raw.expose(&[9; 5000], Access::RemoteRead);
     let cancelled = s.call(READ);
     let h = s.receive().await;
@@ -229,14 +251,14 @@ async fn the_result_of_a_cancelled_call_is_acknowledged_unread() {
     let h = s.receive().await;
     s.reply(h.xid, 32, Lists::default(), &[7, 0, 0]);
     assert_eq!(next.await.unwrap().unwrap().results().u32(), Ok(7));
-    assert_eq!(s.client.stats().reads, 0);
+    assert_eq!(protocol.counts.result_reads.get(), 0);
     drop(region);
     s.finish().await;
 }
 
 #[tokio::test]
 async fn a_call_whose_result_is_being_read_keeps_its_credit() {
-    let mut s = scene(RequesterConfig { credits: 1, ..Default::default() });
+    let (mut s, _) = scene(RequesterConfig { credits: 1, ..Default::default() });
     let region = s.raw.expose(&[9; 5000], Access::RemoteRead);
     let (first, second) = (s.call(READ), s.call(READ));
     for _ in 0..2 {
@@ -253,7 +275,7 @@ async fn a_call_whose_result_is_being_read_keeps_its_credit() {
 #[tokio::test]
 async fn inline_calls_are_padded_if_configured() {
     let padding = Some(Padding { align: 512, threshold: 1000 });
-    let mut s = scene(RequesterConfig { padding, ..Default::default() });
+    let (mut s, _) = with(RequesterConfig::default(), ReadRead { padding, ..ReadRead::default() });
     let waiting = s.call(Ask { send: 1001, ..TINY });
     let bytes = s.raw.receive().await.unwrap();
     let w = words(&bytes);
@@ -276,7 +298,7 @@ async fn inline_calls_are_padded_if_configured() {
 
 #[tokio::test]
 async fn a_padded_reply_is_decoded_without_its_pad_bytes() {
-    let mut s = scene(RequesterConfig::default());
+    let (mut s, _) = scene(RequesterConfig::default());
     let waiting = s.call(READ);
     let h = s.receive().await;
     let header =

@@ -5,15 +5,19 @@ use std::time::Duration;
 
 use millrace_buffer::Arena;
 use millrace_rdma::{ConnectionError, ReadRequest, Segment, WorkId};
+use millrace_read_read::{ExposureLimits, ReadRead};
 use millrace_rpcrdma::{
-    Body, Design, ExposureLimits, Header, Lists, Padding, ReadSegment, ResponderConfig, TransportError,
+    Body, Header, Lists, Padding, Protocol, ReadSegment, ResponderConfig, TransportError,
 };
 
-use super::{params, words};
-use crate::support::{
-    self, Ask, Link, Server, arena, message, queue_pairs,
-    raw::{Raw, msg},
-    serve, settled,
+use crate::{
+    params, serve,
+    support::{
+        self, Ask, Link, Server, arena, message, queue_pairs,
+        raw::{Raw, msg},
+        settled,
+    },
+    words,
 };
 
 const XID: u32 = 0x1122_3344;
@@ -22,6 +26,7 @@ const BIG: Ask = Ask { send: 0, head: 0, receive: 9000, reply_head: 0, later: fa
 struct Scene {
     raw: Raw,
     server: Server,
+    protocol: ReadRead,
     arena: Arena,
 }
 
@@ -32,11 +37,11 @@ impl Scene {
 
     async fn over(link: Link, exposure: ExposureLimits) -> Self {
         let arena = arena();
-        let config = ResponderConfig { design: Design::ReadRead, exposure, ..Default::default() };
-        let accept = config.connect_params(Default::default());
-        let (c, s) = queue_pairs(link, &arena, params(Design::ReadRead), accept).await;
-        let server = serve(s, &arena, config);
-        Self { raw: Raw::new(c, &arena), server, arena }
+        let (config, protocol) = (ResponderConfig::default(), ReadRead { exposure, ..ReadRead::default() });
+        let accept = protocol.accept_params(&config, Default::default());
+        let (c, s) = queue_pairs(link, &arena, params(), accept).await;
+        let server = serve(s, &arena, config, protocol.clone()).unwrap();
+        Self { raw: Raw::new(c, &arena), server, protocol, arena }
     }
 
     fn call(&mut self, xid: u32, ask: Ask) {
@@ -76,7 +81,7 @@ impl Scene {
     }
 
     async fn finish(self) {
-        let Self { mut raw, server, arena } = self;
+        let Self { mut raw, server, arena, .. } = self;
         raw.qp.disconnect();
         raw.push().await;
         drop(raw);
@@ -184,8 +189,8 @@ async fn duplicate_and_unknown_done_messages_are_ignored() {
     s.done(XID);
     s.expect_alive().await;
     assert_eq!(s.exposed(), (1, 9000));
-    let stats = s.server.stats.snapshot();
-    assert_eq!((stats.done_received, stats.dropped), (1, 6));
+    let (done, dropped) = (s.protocol.counts.done_received.get(), s.server.stats.snapshot().dropped);
+    assert_eq!((done, dropped), (1, 6));
     for _ in 0..500 {
         s.done(XID + 2);
         tokio::task::yield_now().await;

@@ -5,25 +5,50 @@ use millrace_buffer::{Buffer, View};
 use millrace_oncrpc::{Message, Payload};
 use millrace_rdma::{Memory, Segment};
 
+use super::marshal::Marshaller;
 use crate::{
-    call_memory::Recovered,
+    call_memory::{CallMemory, Recovered},
+    counters::add,
     header::{Chunk, Lists},
 };
 
+impl Marshaller {
+    /// Revokes the call's memory, and returns the message of its reply.
+    ///
+    /// # Errors
+    /// The reason why the reply is invalid.
+    pub(super) fn message_of_reply(
+        &self,
+        lists: &Lists,
+        inline: Option<View>,
+        memory: Box<CallMemory>,
+    ) -> Result<Message, &'static str> {
+        let placed = check(lists, inline.is_none(), memory.write_chunk(), memory.reply_chunk());
+        let (payload, long) = placed.as_ref().map_or((0, 0), |p| (p.payload, p.long.unwrap_or(0)));
+        let recovered = memory.unmap(&*self.registrar, &self.spare, payload, long);
+        let placed = placed?;
+        let stats = &self.stats;
+        add(&stats.long_replies, usize::from(placed.long.is_some()));
+        add(&stats.inline_bytes_in, inline.as_ref().map_or(0, |v| v.len()));
+        add(&stats.placed_bytes, placed.payload + placed.long.unwrap_or(0));
+        assemble(placed, inline, recovered)
+    }
+}
+
 /// The bytes that the responder reports as written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Placed {
+struct Placed {
     /// Bytes in the Write chunk.
-    pub(super) payload: usize,
+    payload: usize,
     /// Bytes of the message in the Reply chunk; `None` for an inline message.
-    pub(super) long: Option<usize>,
+    long: Option<usize>,
 }
 
 /// Validates the lists of a reply against the call's chunks. An absent list counts as unused.
 ///
 /// # Errors
 /// The reason why the lists are invalid.
-pub(super) fn check(
+fn check(
     lists: &Lists,
     no_message: bool,
     write: Option<&[Segment]>,
@@ -78,11 +103,7 @@ fn returned(chunk: &Chunk, given: Option<&[Segment]>) -> Result<usize, &'static 
 ///
 /// # Errors
 /// The missing part.
-pub(super) fn assemble(
-    placed: Placed,
-    inline: Option<View>,
-    recovered: Recovered,
-) -> Result<Message, &'static str> {
+fn assemble(placed: Placed, inline: Option<View>, recovered: Recovered) -> Result<Message, &'static str> {
     const LOST: &str = "memory of the call was lost with its connection";
     let head = match placed.long {
         Some(n) => owned(recovered.reply, n).ok_or(LOST)?.freeze(),

@@ -6,13 +6,30 @@ use millrace_rdma::{Segment, WriteRequest};
 use millrace_xdr::Message;
 use smallvec::SmallVec;
 
+use super::{Limits, ReplyTo};
 use crate::{
     chunks::{capacity, filled, merged},
-    design::{Limits, Plan, ReplyTo, ReplyTooLong},
     header::{Body, Header, Lists},
 };
 
-/// Plans the reply `message` to the call `to`.
+/// A reply to be posted: the RDMA Writes, then a Send of the header and `inline`.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) header: Header,
+    pub(super) writes: SmallVec<[WriteRequest; 2]>,
+    pub(super) inline: Views,
+    /// Whether `inline` is a head without payloads.
+    pub(super) only_head: bool,
+}
+
+/// The reply fits neither inline nor in the call's chunks. The answer is ERR_CHUNK.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct ReplyTooLong;
+
+/// Plans the reply `message` to the call `to`. `zeros` supplies XDR padding.
+///
+/// # Errors
+/// The reply fits neither inline nor in the call's chunks.
 pub(super) fn plan(
     to: &ReplyTo,
     credits: u32,
@@ -44,7 +61,7 @@ pub(super) fn plan(
 
     let header = Header::new(*xid, credits, Body::Msg(answer));
     if header.encoded_len() + stream.len() <= limits.inline {
-        return Ok(Plan { header, writes, inline: stream, only_head, awaits_done: false });
+        return Ok(Plan { header, writes, inline: stream, only_head });
     }
     let (Some(chunk), Body::Msg(mut answer)) = (&lists.reply, header.body) else { return Err(ReplyTooLong) };
     if stream.len() as u64 > capacity(chunk) {
@@ -56,7 +73,7 @@ pub(super) fn plan(
         return Err(ReplyTooLong);
     }
     scatter(stream, chunk, limits, &mut writes);
-    Ok(Plan { header, writes, inline: Views::new(), only_head: false, awaits_done: false })
+    Ok(Plan { header, writes, inline: Views::new(), only_head: false })
 }
 
 /// RDMA Writes of `data` to `chunk`, contiguous and in segment order. The chunk is large enough.

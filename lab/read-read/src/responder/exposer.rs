@@ -1,4 +1,4 @@
-//! The responder's part: exposes results, and revokes them at RDMA_DONE.
+//! Exposes results, and revokes them at RDMA_DONE.
 
 use std::{
     sync::Arc,
@@ -6,31 +6,73 @@ use std::{
 };
 
 use futures::FutureExt;
-use millrace_buffer::{View, Views};
+use millrace_buffer::{Arena, View, Views};
 use millrace_oncrpc::{Message, Stage, Stages};
-use millrace_runtime::{Instant, Sleep};
+use millrace_runtime::{Instant, RuntimeRef, Sleep};
 use smallvec::SmallVec;
 
-use crate::{
-    chunks::positions,
-    counters::add,
-    design::{Acknowledged, Limits, Plan, ReplyTo, ReplyTooLong, ResponderContext, ResponderDesign},
-    header::{Body, Header, Lists, MIN_CALL, ReadSegment},
-    private_data::Design,
-};
 use millrace_rdma::{
-    Access, ConnectionError, Memory,
-    registration::{RegisteredMemory, Registrar, Strategy},
+    Access, ConnectionError, DomainRef, Memory,
+    registration::{RegisteredMemory, Registrar, Registration, Strategy},
 };
+use millrace_rpcrdma::{Body, Header, Lists, MIN_CALL, ReadSegment, chunks::positions};
+
+use super::ReplyTo;
+use crate::{Counts, ExposureLimits};
 
 /// Maximum number of segments of one reply: the maximum of a call, which every peer accepts.
 const MAX_SEGMENTS: usize = 16;
 const ALL_PHYSICAL: &str = "registration all-physical would permit every client to read all memory of the server in the \
      Read-Read design: use another strategy";
 
-/// The responder's end of the design: unacknowledged replies.
-pub(in crate::design) struct Exposer {
-    context: ResponderContext,
+/// The connection of an [`Exposer`].
+pub(super) struct Exposing {
+    /// The protection domain.
+    pub(super) domain: DomainRef,
+    /// The registration strategy.
+    pub(super) registration: Arc<Registration>,
+    /// Maximum number of pieces of one region, at least 1.
+    pub(super) region_pieces: usize,
+    /// Maximum number of bytes of one segment.
+    pub(super) segment: usize,
+    /// Maximum number of bytes that one reply exposes.
+    pub(super) max_reply: u64,
+    /// Bytes of the largest Send.
+    pub(super) inline: usize,
+    pub(super) arena: Arena,
+    pub(super) rt: RuntimeRef,
+    pub(super) limits: ExposureLimits,
+    pub(super) counts: Arc<Counts>,
+    /// Supplies XDR padding.
+    pub(super) zeros: View,
+}
+
+/// A reply to be posted: a Send of the header and `inline`.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) header: Header,
+    pub(super) inline: Views,
+    /// Whether `inline` is a head without payloads.
+    pub(super) only_head: bool,
+    /// Whether the reply exposes memory until RDMA_DONE.
+    pub(super) awaits_done: bool,
+}
+
+/// The reply fits neither inline nor in the limits of exposed memory. The answer is ERR_CHUNK.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct ReplyTooLong;
+
+/// A reply that the requester acknowledged.
+pub(super) struct Acknowledged {
+    /// Stages of the call.
+    pub(super) stages: Stages,
+    /// Bytes that were charged to the account for the reply.
+    pub(super) charge: usize,
+}
+
+/// The unacknowledged replies of a connection.
+pub(super) struct Exposer {
+    context: Exposing,
     registrar: Box<dyn Registrar>,
     /// Sorted by deadline.
     open: Vec<OpenReply>,
@@ -61,7 +103,7 @@ impl Exposer {
     /// # Errors
     /// The registration strategy would expose more than replies, the provider does not support it, or its
     /// segments are too small: a reply would have more segments than requesters accept.
-    pub(in crate::design) fn new(context: ResponderContext) -> Result<Self, ConnectionError> {
+    pub(super) fn new(context: Exposing) -> Result<Self, ConnectionError> {
         if context.segment < usize::MAX
             && context.max_reply / context.segment as u64 + 2 > MAX_SEGMENTS as u64
         {
@@ -101,7 +143,7 @@ impl Exposer {
             exposed.bytes += part.len();
             let (regions, bytes) = (self.regions + exposed.regions.len() + 1, self.bytes + exposed.bytes);
             if regions > self.context.limits.regions || bytes > self.context.limits.bytes {
-                add(&self.context.stats.exposures_refused, 1);
+                self.context.counts.exposures_refused.add(1);
                 return Err(ReplyTooLong);
             }
             exposed.stages.end(Stage::Reply);
@@ -131,21 +173,10 @@ impl Exposer {
     }
 }
 
-impl ResponderDesign for Exposer {
-    fn admit(&self, body: &Body) -> Result<(), &'static str> {
-        if !self.context.theirs.is_some_and(|p| p.design == Design::ReadRead) {
-            return Err("the requester has not agreed to the Read-Read design");
-        }
-        match body {
-            Body::PaddedMsg(_, l) if !l.is_empty() => Err("RDMA_MSGP with chunks"),
-            Body::Msg(l) | Body::NoMsg(l) if !l.writes.is_empty() || l.reply.is_some() => {
-                Err("chunks for results, which the Read-Read design does not have")
-            }
-            _ => Ok(()),
-        }
-    }
-
-    fn max_credits(&self, max_reply: u64) -> u32 {
+impl Exposer {
+    /// Maximum number of calls in progress whose replies, each with up to `max_reply` bytes in chunks, are
+    /// within the limits.
+    pub(super) fn max_credits(&self, max_reply: u64) -> u32 {
         let limits = &self.context.limits;
         let regions = if self.context.region_pieces == usize::MAX { 2 } else { MAX_SEGMENTS };
         let replies = (limits.regions / regions) as u64;
@@ -153,24 +184,30 @@ impl ResponderDesign for Exposer {
         u32::try_from(replies).unwrap_or(u32::MAX)
     }
 
-    fn plan(
+    /// Plans the reply `message` to the call `to`, and exposes what is too long for a Send.
+    ///
+    /// # Errors
+    /// The reply fits neither inline nor in the limits.
+    pub(super) fn plan(
         &mut self,
         to: &ReplyTo,
         credits: u32,
         mut message: Message,
-        limits: &Limits,
-        zeros: &View,
     ) -> Result<Plan, ReplyTooLong> {
+        let inline_size = self.context.inline;
         message.payloads.retain(|p| !p.data.is_empty()); // Empty payloads need no Read chunk.
         let plan = |body, inline, only_head| Plan {
             header: Header::new(to.xid, credits, body),
-            writes: SmallVec::new(),
             inline,
             only_head,
             awaits_done: false,
         };
-        if MIN_CALL + message.stream_len() <= limits.inline {
-            return Ok(plan(Body::Msg(Lists::default()), message.gather(zeros), message.payloads.is_empty()));
+        if MIN_CALL + message.stream_len() <= inline_size {
+            return Ok(plan(
+                Body::Msg(Lists::default()),
+                message.gather(&self.context.zeros),
+                message.payloads.is_empty(),
+            ));
         }
         // RDMA_DONE identifies its reply by XID only.
         if self.open.iter().any(|o| o.xid == to.xid) {
@@ -182,25 +219,28 @@ impl ResponderDesign for Exposer {
             self.expose(position, p.data.clone(), &mut lists, &mut exposed)?;
         }
         let reduced = Header::new(to.xid, credits, Body::Msg(lists.clone()));
-        let plan = if reduced.encoded_len() + message.head.len() <= limits.inline {
+        let plan = if reduced.encoded_len() + message.head.len() <= inline_size {
             plan(Body::Msg(lists), message.head, true)
         } else {
             // RFC 5666 section 3.6: a long reply is a Position-Zero Read chunk.
             self.expose(0, message.head, &mut lists, &mut exposed)?;
             plan(Body::NoMsg(lists), Views::new(), false)
         };
-        if plan.header.encoded_len() > limits.inline {
+        if plan.header.encoded_len() > inline_size {
             return Err(ReplyTooLong);
         }
         self.track(to.xid, exposed);
         Ok(Plan { awaits_done: true, ..plan })
     }
 
-    fn unacknowledged(&self) -> usize {
+    /// Number of replies that await RDMA_DONE. The responder posts one additional receive for each.
+    pub(super) fn unacknowledged(&self) -> usize {
         self.open.len()
     }
 
-    fn done(&mut self, xid: u32) -> Option<Acknowledged> {
+    /// Processes an RDMA_DONE: revokes the exposed memory of the reply with this XID. `None` if no such reply
+    /// awaits it.
+    pub(super) fn done(&mut self, xid: u32) -> Option<Acknowledged> {
         let at = self.open.iter().position(|o| o.xid == xid)?;
         let OpenReply { exposed: Exposed { regions, bytes, stages, charge }, .. } = self.open.remove(at);
         stages.end(Stage::Completion);
@@ -210,11 +250,12 @@ impl ResponderDesign for Exposer {
             drop(self.registrar.unmap(mapped, 0));
         }
         stages.end(Stage::Deregistration);
-        add(&self.context.stats.done_received, 1);
+        self.context.counts.done_received.add(1);
         Some(Acknowledged { stages, charge })
     }
 
-    fn poll_overdue(&mut self, cx: &mut Context<'_>) -> Poll<ConnectionError> {
+    /// Ready if the time limit of an unacknowledged reply has expired.
+    pub(super) fn poll_overdue(&mut self, cx: &mut Context<'_>) -> Poll<ConnectionError> {
         while let Some(oldest) = self.open.first() {
             let rt = &self.context.rt;
             let timer = self.timer.get_or_insert_with(|| rt.sleep_until(oldest.deadline));

@@ -7,7 +7,7 @@ use millrace_xdr::{ItemPadding, pad};
 /// The stream of `message` with pad bytes before its payloads. `None` if no payload needs padding, if an item
 /// of the head might need padding (the head is at least as long as the threshold), or if `zeros` is too
 /// short.
-pub(crate) fn padded(message: &Message, padding: &ItemPadding, zeros: &View) -> Option<Views> {
+pub(super) fn padded(message: &Message, padding: &ItemPadding, zeros: &View) -> Option<Views> {
     let long = |p: &millrace_xdr::Payload| p.data.len() >= padding.threshold;
     if message.head.len() >= padding.threshold || !message.payloads.iter().any(long) {
         return None;

@@ -1,28 +1,63 @@
-//! The requester's part: reads the chunks of replies and acknowledges them.
+//! Reads the chunks of replies and acknowledges them.
+
+use std::sync::Arc;
 
 use millrace_buffer::{Buffer, SPAN_BYTES, View};
 use millrace_oncrpc::{Message, Stage, Stages};
 use smallvec::SmallVec;
 
-use crate::{
-    counters::add,
-    design::{Pulled, ReceivedReply, ReplyOutcome, RequesterContext, RequesterDesign},
-    header::{Body, Header, Lists, ReadSegment},
-    pull::{self, MessageLayout, PlannedRead, Pulls, Sources},
-};
+use super::marshal::ReplyMemory;
+use crate::Counts;
 use millrace_rdma::{
     ConnectionError, PostError, QueuePair, ReadRequest, SendRequest, WorkId,
     registration::{Local, LocalRegistration, LocalRegistrations},
 };
+use millrace_rpcrdma::{
+    Body, CallMemory, Header, Lists, Marshaller, ReadSegment,
+    counters::add,
+    pull::{self, MessageLayout, PlannedRead, Pulls, Sources},
+};
+use millrace_xdr::ItemPadding;
 
 /// Maximum number of segments of one reply's Read list: the maximum of a call.
 const MAX_SEGMENTS: usize = 16;
 const NO_MEMORY: &str = "no memory to read the reply into";
 
-/// The requester's end of the design: replies with RDMA Reads in flight.
-pub(in crate::design) struct Reader {
+/// Replies with RDMA Reads in flight.
+pub(super) struct Reader {
     pulls: Pulls<AnsweredCall>,
     local: Local,
+    counts: Arc<Counts>,
+}
+
+/// A reply with a decoded header, and the memory of its call.
+pub(super) struct ReceivedReply {
+    pub(super) xid: u32,
+    pub(super) lists: Lists,
+    /// The message after the header of an RDMA_MSG or RDMA_MSGP; `None` for RDMA_NOMSG.
+    pub(super) inline: Option<View>,
+    /// The padding of the message.
+    pub(super) padding: Option<ItemPadding>,
+    /// Memory of the call's arguments.
+    pub(super) memory: Box<CallMemory>,
+    /// Memory for its results.
+    pub(super) reply: ReplyMemory,
+}
+
+/// The result of processing a received reply.
+pub(super) enum ReplyOutcome {
+    /// The whole message, or the reason why the reply is invalid.
+    Message(Result<Message, &'static str>),
+    /// RDMA Reads were posted; the completion of the last one returns the message.
+    Reading,
+}
+
+/// A reply whose RDMA Reads are complete.
+pub(super) struct Pulled {
+    pub(super) xid: u32,
+    pub(super) message: Result<Message, &'static str>,
+    /// Stages of the call.
+    pub(super) stages: Stages,
 }
 
 /// A call whose results are being read.
@@ -33,18 +68,10 @@ struct AnsweredCall {
     sinks: LocalRegistrations,
 }
 
-/// Memory of a call for its results.
-struct ReplyMemory {
-    /// Maximum bytes of the reply's head.
-    head: usize,
-    /// Memory for the reply's payload.
-    payload: Option<Buffer>,
-}
-
 impl Reader {
     /// Creates a reader; `local` registers the sinks.
-    pub(in crate::design) fn new(local: Local) -> Self {
-        Self { pulls: Pulls::new(usize::MAX), local }
+    pub(super) fn new(local: Local, counts: Arc<Counts>) -> Self {
+        Self { pulls: Pulls::new(usize::MAX), local, counts }
     }
 
     /// Validates the reply's Read list against the memory of the call and posts the RDMA Reads. Returns the
@@ -55,7 +82,7 @@ impl Reader {
         lists: &mut Lists,
         inline: Option<View>,
         reply: ReplyMemory,
-        with: &RequesterContext,
+        with: &Marshaller,
         qp: &mut dyn QueuePair,
     ) -> Result<ReplyOutcome, &'static str> {
         if !lists.writes.is_empty() || lists.reply.is_some() {
@@ -86,7 +113,7 @@ impl Reader {
         inline: Option<View>,
         layout: MessageLayout,
         planned: SmallVec<[PlannedRead; 2]>,
-        with: &RequesterContext,
+        with: &Marshaller,
         qp: &mut dyn QueuePair,
     ) -> Result<ReplyOutcome, &'static str> {
         let (long, inline_bytes) = (inline.is_none(), inline.as_ref().map_or(0, |v| v.len()));
@@ -113,7 +140,7 @@ impl Reader {
         if registered {
             stages.end(Stage::Registration);
         }
-        add(&with.stats.reads, reads.len());
+        self.counts.result_reads.add(reads.len());
         add(&with.stats.long_replies, usize::from(long));
         add(&with.stats.inline_bytes_in, inline_bytes);
         add(&with.stats.placed_bytes, reads.iter().map(|r| r.from.length as usize).sum());
@@ -139,32 +166,32 @@ fn plan(list: &[ReadSegment], payload: Option<Buffer>, qp: &dyn QueuePair) -> Sm
     pull::plan(list, one.zip(payload), max_transfer)
 }
 
-/// Sends an RDMA_DONE of 16 bytes (RFC 5666 section 3.8), after which the responder may revoke its memory.
-fn send_done(xid: u32, with: &RequesterContext, qp: &mut dyn QueuePair) -> Result<(), ConnectionError> {
-    let data = Header::new(xid, with.credits, Body::Done).without_message(&with.arena);
-    let data = data.map_err(|e| ConnectionError::Local(e.to_string()))?;
-    add(&with.stats.done_sent, 1);
-    let sent = qp.post_send(SendRequest { data, invalidate: None, solicited: false, signaled: None });
-    match sent {
-        Ok(()) | Err(PostError::Closed) => Ok(()),
-        Err(e) => Err(ConnectionError::Local(e.to_string())),
-    }
-}
-
-impl RequesterDesign for Reader {
-    fn accepts(&self, body: &Body) -> bool {
-        !matches!(body, Body::Done)
+impl Reader {
+    /// Sends an RDMA_DONE of 16 bytes (RFC 5666 section 3.8), after which the responder may revoke its memory.
+    fn send_done(&self, xid: u32, with: &Marshaller, qp: &mut dyn QueuePair) -> Result<(), ConnectionError> {
+        let data = Header::new(xid, with.credits, Body::Done).without_message(&with.arena);
+        let data = data.map_err(|e| ConnectionError::Local(e.to_string()))?;
+        self.counts.done_sent.add(1);
+        let sent = qp.post_send(SendRequest { data, invalidate: None, solicited: false, signaled: None });
+        match sent {
+            Ok(()) | Err(PostError::Closed) => Ok(()),
+            Err(e) => Err(ConnectionError::Local(e.to_string())),
+        }
     }
 
-    fn take(
+    /// Processes a reply: revokes the peer's access to the call's memory, and returns the message.
+    ///
+    /// # Errors
+    /// The connection cannot send any more.
+    pub(super) fn take(
         &mut self,
         reply: ReceivedReply,
-        with: &RequesterContext,
+        with: &Marshaller,
         qp: &mut dyn QueuePair,
     ) -> Result<ReplyOutcome, ConnectionError> {
-        let ReceivedReply { xid, mut lists, inline, padding, memory } = reply;
-        let (head, stages) = (memory.max_head, memory.stages.clone());
-        let payload = memory.unmap(&*with.registrar, &with.spare, 0, 0).unexposed;
+        let ReceivedReply { xid, mut lists, inline, padding, memory, reply } = reply;
+        let stages = memory.stages.clone();
+        drop(memory.unmap(&*with.registrar, &with.spare, 0, 0));
         if lists.is_empty() {
             add(&with.stats.inline_bytes_in, inline.as_ref().map_or(0, |v| v.len()));
             let message = inline.map(|v| Message { padding, ..Message::from_view(v) });
@@ -177,22 +204,26 @@ impl RequesterDesign for Reader {
                 AnsweredCall { xid, stages, sinks: LocalRegistrations::new() },
                 &mut lists,
                 inline,
-                ReplyMemory { head, payload },
+                reply,
                 with,
                 qp,
             )
         };
         if !matches!(taken, Ok(ReplyOutcome::Reading)) && !lists.reads.is_empty() {
-            send_done(xid, with, qp)?;
+            self.send_done(xid, with, qp)?;
         }
         Ok(taken.unwrap_or_else(|what| ReplyOutcome::Message(Err(what))))
     }
 
-    fn completed(
+    /// Processes the completion of an RDMA Read.
+    ///
+    /// # Errors
+    /// The connection cannot send any more.
+    pub(super) fn completed(
         &mut self,
         id: WorkId,
         sink: Vec<Buffer>,
-        with: &RequesterContext,
+        with: &Marshaller,
         qp: &mut dyn QueuePair,
     ) -> Result<Option<Pulled>, ConnectionError> {
         let Some(at) = self.pulls.completed(id, sink) else { return Ok(None) };
@@ -206,25 +237,30 @@ impl RequesterDesign for Reader {
             drop(sinks);
             stages.end(Stage::Deregistration);
         }
-        send_done(xid, with, qp)?;
+        self.send_done(xid, with, qp)?;
         Ok(Some(Pulled { xid, message, stages }))
     }
 
-    fn discard(
+    /// Drops a reply whose call was cancelled or timed out.
+    ///
+    /// # Errors
+    /// The connection cannot send any more.
+    pub(super) fn discard(
         &mut self,
         reply: &Header,
-        with: &RequesterContext,
+        with: &Marshaller,
         qp: &mut dyn QueuePair,
     ) -> Result<(), ConnectionError> {
         match &reply.body {
             Body::Msg(l) | Body::NoMsg(l) | Body::PaddedMsg(_, l) if !l.reads.is_empty() => {
-                send_done(reply.xid, with, qp)
+                self.send_done(reply.xid, with, qp)
             }
             _ => Ok(()),
         }
     }
 
-    fn end(&mut self) {
+    /// Releases all memory at the end of the connection.
+    pub(super) fn end(&mut self) {
         self.pulls = Pulls::new(usize::MAX);
     }
 }
