@@ -1,5 +1,5 @@
 //! Users and groups as names, `user@domain` (RFC 8881 section 5.9): NFSv4 clients with Kerberos set owners in this form, and get
-//! them in it if the configuration states the domain: a client with another one would show all owners as nobody. Others use
+//! them in it if the configuration states the domain: a client with another one would show no owner. Others use
 //! numbers, as with Linux's server (`nfs4_disable_idmapping`).
 
 use std::{

@@ -386,7 +386,7 @@ impl ShardWorker {
         let set_up = self.set_up();
         async move {
             let mut account = account;
-            let (qp, session) = match set_up.accept_rdma(incoming, params, &mut account).await {
+            let (qp, session) = match Box::pin(set_up.accept_rdma(incoming, params, &mut account)).await {
                 Some(Ok(accepted)) => accepted,
                 Some(Err(e)) => return tracing::warn!(peer = %addr, "RDMA connection set-up failed: {e}"),
                 None => return,
