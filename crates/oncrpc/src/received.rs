@@ -25,6 +25,7 @@ pub struct ReceivedCall {
 impl ReceivedCall {
     /// Decodes the RPC header of `message`, and has `service` look at the arguments. `last` is the sender of the
     /// connection's last call, and becomes that of this one.
+    #[inline]
     pub fn parse(message: Message, last: &mut LastSender, service: &dyn Service) -> Self {
         let mut parsed = CallContext::parse(message, last);
         match &mut parsed {
@@ -44,6 +45,7 @@ impl ReceivedCall {
     /// Verifies a call with a credential of RPCSEC_GSS, opens its arguments, and has `service` look at them. `last` is the
     /// security context of the connection's last call, and becomes that of this one. Without an acceptor of security
     /// contexts, the flavor is unsupported.
+    #[inline(never)] // Keeps it out of the path of calls without RPCSEC_GSS.
     pub(crate) fn verify(
         &mut self,
         gss: &Arc<GssServer>,

@@ -261,6 +261,7 @@ impl<T: Unpin> ServerConnection<T> {
     }
 
     /// Decodes the RPC header of a received message, and opens its arguments if they are protected.
+    #[inline]
     pub fn receive(&mut self, message: Message) -> ReceivedCall {
         let mut call = ReceivedCall::parse(message, &mut self.last_sender, &*self.service);
         if call.has_gss() {

@@ -298,26 +298,27 @@ impl Export {
 
     /// The identity of an admitted sender.
     fn admit_with(access: &Access, sender: &Sender) -> Admission {
-        let anonymous = || Identity { uid: access.anon_uid, gid: access.anon_gid, gids: SmallVec::new() };
-        let squashed = |uid: u32, gid: u32, gids: &SmallVec<[u32; 16]>| match access.squash {
-            Squash::All => anonymous(),
-            Squash::None => Identity { uid, gid, gids: gids.clone() },
-            Squash::Root => {
-                let not_root = |id: u32, instead: u32| if id == 0 { instead } else { id };
-                Identity {
-                    uid: not_root(uid, access.anon_uid),
-                    gid: not_root(gid, access.anon_gid),
-                    gids: gids.iter().map(|g| not_root(*g, access.anon_gid)).collect(),
-                }
-            }
+        let user = match &sender.credential {
+            Credential::Sys(sys) => Some((sys.uid, sys.gid, &sys.gids)),
+            Credential::Gss(gss) => gss.caller.user.as_ref().map(|user| (user.uid, user.gid, &user.gids)),
+            Credential::None | Credential::Other(_) => None,
         };
-        let identity = match &sender.credential {
-            Credential::Sys(sys) => squashed(sys.uid, sys.gid, &sys.gids),
-            Credential::Gss(gss) => match &gss.caller.user {
-                Some(user) => squashed(user.uid, user.gid, &user.gids),
-                None => anonymous(),
-            },
-            Credential::None | Credential::Other(_) => anonymous(),
+        let identity = match user {
+            Some((uid, gid, gids)) if access.squash != Squash::All => {
+                let mut identity = Identity { uid, gid, gids: SmallVec::from_slice(gids) };
+                if access.squash == Squash::Root {
+                    if uid == 0 {
+                        identity.uid = access.anon_uid;
+                    }
+                    for gid in std::iter::once(&mut identity.gid).chain(&mut identity.gids) {
+                        if *gid == 0 {
+                            *gid = access.anon_gid;
+                        }
+                    }
+                }
+                identity
+            }
+            _ => Identity { uid: access.anon_uid, gid: access.anon_gid, gids: SmallVec::new() },
         };
         Admission { identity, read_only: access.read_only }
     }
