@@ -130,19 +130,10 @@ impl Client {
         }
     }
 
-    /// The operations with which the caller may end what others have opened. `principal` and `is_protected` are those of
-    /// [`ExchangeId`].
-    pub fn machine_may(&self, principal: &[u8], is_protected: bool) -> Bitmap {
-        let Some(machine) = &self.machine else { return Bitmap::EMPTY };
-        match self.check_machine(principal, is_protected) {
-            Ok(()) => machine.allowed,
-            Err(_) => Bitmap::EMPTY,
-        }
-    }
-
-    /// Whether it has SP4_MACH_CRED.
-    pub fn has_machine(&self) -> bool {
-        self.machine.is_some()
+    /// The operations with which the caller that [`check_machine`](Self::check_machine) permits may end what others have
+    /// opened; none without SP4_MACH_CRED.
+    pub fn machine_allowed(&self) -> Bitmap {
+        self.machine.as_ref().map_or(Bitmap::EMPTY, |machine| machine.allowed)
     }
 
     /// Whether the client is removed.

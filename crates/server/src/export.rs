@@ -233,24 +233,42 @@ impl Export {
 
     /// Checks that the caller may use this export, and returns its rights.
     pub(crate) fn admit(&self, sender: &Sender) -> Result<Admission, AccessDenial> {
-        let access = self.access(sender)?;
-        if sender.peer.security < access.xprtsec {
-            return Err(AccessDenial::Transport(access.xprtsec));
-        }
-        let rule = self.certificate_rule(sender)?;
+        let (access, rule) = self.protected(sender)?;
         let is_anonymous = access.allow_auth_none && sender.credential == Credential::None;
         if !access.sec.permit(&sender.credential) && !is_anonymous {
             return Err(AccessDenial::Flavor(access.sec));
         }
-        let Some(rule) = rule else { return Ok(Self::admit_with(access, sender)) };
+        Ok(Self::admit_by(access, rule, sender))
+    }
+
+    /// As [`Self::admit`], for the machine that ends what users have opened (SP4_MACH_CRED), which is exempt from the flavors
+    /// only: it has one for all exports.
+    pub(crate) fn admit_machine(&self, sender: &Sender) -> Result<Admission, AccessDenial> {
+        let (access, rule) = self.protected(sender)?;
+        Ok(Self::admit_by(access, rule, sender))
+    }
+
+    /// The rights of callers of the sender's peer, and the rule of its certificate, if the protection of its transport is that
+    /// of the export.
+    fn protected(&self, sender: &Sender) -> Result<(&Access, Option<&CertificateRule>), AccessDenial> {
+        let access = self.access(sender)?;
+        if sender.peer.security < access.xprtsec {
+            return Err(AccessDenial::Transport(access.xprtsec));
+        }
+        Ok((access, self.certificate_rule(sender)?))
+    }
+
+    /// The rights of an admitted sender.
+    fn admit_by(access: &Access, rule: Option<&CertificateRule>, sender: &Sender) -> Admission {
         let mut admission = Self::admit_with(access, sender);
+        let Some(rule) = rule else { return admission };
         admission.read_only |= rule.read_only;
         // A certificate is that of a host, and does not replace the proof of a user.
         if let (Some(identity), Credential::None | Credential::Sys(_)) = (&rule.identity, &sender.credential)
         {
             admission.identity = identity.clone();
         }
-        Ok(admission)
+        admission
     }
 
     /// The rule of the client's certificate, if it has one and the export has rules. Found once in a connection.

@@ -307,18 +307,20 @@ pub(crate) fn is_protected(credential: &Credential) -> bool {
     matches!(credential, Credential::Gss(gss) if gss.protection >= millrace_oncrpc::Protection::Integrity)
 }
 
-/// The identity of a caller for the state of clients: the flavor and the user of its credential.
-pub(crate) fn principal(credential: &Credential) -> SmallVec<[u8; 8]> {
-    let (flavor, user) = match credential {
-        Credential::None => (0, 0),
-        Credential::Sys(sys) => (1, sys.uid),
-        Credential::Gss(gss) => {
-            return [&6u32.to_be_bytes()[..], gss.caller.principal.as_bytes()].concat().into();
+/// The identity of a caller for the state of clients: the flavor and the user of its credential. That of most callers with
+/// Kerberos needs no allocation.
+pub(crate) fn principal(credential: &Credential) -> SmallVec<[u8; 64]> {
+    let number;
+    let (flavor, user): (u32, &[u8]) = match credential {
+        Credential::None => (0, &[0; 4]),
+        Credential::Sys(sys) => {
+            number = sys.uid.to_be_bytes();
+            (1, &number)
         }
-        Credential::Other(flavor) => (*flavor, 0),
+        Credential::Gss(gss) => (6, gss.caller.principal.as_bytes()),
+        Credential::Other(flavor) => (*flavor, &[0; 4]),
     };
-    let mut out = SmallVec::new();
-    out.extend_from_slice(&u32::to_be_bytes(flavor));
-    out.extend_from_slice(&u32::to_be_bytes(user));
+    let mut out = SmallVec::from_slice(&flavor.to_be_bytes());
+    out.extend_from_slice(user);
     out
 }

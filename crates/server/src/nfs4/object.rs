@@ -16,7 +16,7 @@ use crate::{
 pub(super) struct Caller<'c> {
     pub(super) sender: Arc<Sender>,
     pub(super) counters: &'c ShardCounters,
-    /// The machine of the client, which ends what users have opened, with any flavor.
+    /// The machine of the client, which ends what users have opened.
     pub(super) is_machine: bool,
 }
 
@@ -24,10 +24,10 @@ impl Caller<'_> {
     /// The caller's rights in `export`. Callers are rejected when they use an object, not when they name it,
     /// because SECINFO must work without permission (RFC 8881 section 2.6.3.1).
     fn admit(&self, export: &Export) -> Result<Admission, Status> {
-        let admitted = export.admit(&self.sender).or_else(|denial| match denial {
-            AccessDenial::Flavor(_) if self.is_machine => export.admit_mount(&self.sender),
-            denial => Err(denial),
-        });
+        let admitted = match self.is_machine {
+            true => export.admit_machine(&self.sender),
+            false => export.admit(&self.sender),
+        };
         admitted.map_err(|denial| {
             self.counters.refused();
             tracing::debug!(peer = %self.sender.peer.addr, export = export.name(), "call refused: {denial}");

@@ -233,21 +233,25 @@ impl Compound<'_> {
     /// 18.35.3, `spo_must_allow`). Before these operations, Linux's client gets attributes, or sets the times of a
     /// delegation.
     pub(super) fn is_of_machine(&self, args: &Arguments) -> bool {
+        const ENDS: Bitmap = Bitmap::of_operations(&[
+            Operation::Close,
+            Operation::OpenDowngrade,
+            Operation::Locku,
+            Operation::Delegreturn,
+        ]);
         const BESIDE: Bitmap =
             Bitmap::of_operations(&[Operation::Putfh, Operation::Getattr, Operation::Setattr]);
         let Some(client) = self.session.as_ref().map(|session| session.client()) else { return false };
-        if !client.has_machine() {
-            return false;
-        }
-        let credential = &self.scope.caller.sender.credential;
-        let may = client.machine_may(&principal(credential), is_protected(credential));
-        let ends = |operation| may.contains_operation(operation);
-        args.planned().is_some_and(|operations| {
-            operations.iter().any(|operation| ends(*operation))
-                && operations
-                    .iter()
-                    .all(|operation| ends(*operation) || BESIDE.contains_operation(*operation))
-        })
+        let allowed = client.machine_allowed().intersection(ENDS);
+        let ends = |operation: &Operation| allowed.contains_operation(*operation);
+        !allowed.is_empty()
+            && args.planned().is_some_and(|operations| {
+                operations.iter().any(ends)
+                    && operations
+                        .iter()
+                        .all(|operation| ends(operation) || BESIDE.contains_operation(*operation))
+            })
+            && self.check_machine(client).is_ok()
     }
 
     fn bind_connection(&mut self, args: BindConnToSessionArgs) -> Result<(), Status> {

@@ -37,7 +37,7 @@ use rcgen::{
 use crate::common::{Caller, Proto, arena, at, config, rdma_at, run, sys};
 
 /// Writes a certificate that is its own authority, for these names; returns its files.
-fn issue(dir: &Path, file: &str, name: &str) -> ServerFiles {
+pub(crate) fn issue(dir: &Path, file: &str, name: &str) -> ServerFiles {
     let key = KeyPair::generate().unwrap();
     let mut params = CertificateParams::new([name.to_owned()]).unwrap();
     params.distinguished_name.push(DnType::CommonName, name);
@@ -54,7 +54,7 @@ fn protos() -> &'static [Proto] {
 }
 
 /// A caller over TLS that trusts the authorities in `ca` and has the certificate in `own`.
-async fn connect(
+pub(crate) async fn connect(
     server: &Running,
     proto: Proto,
     name: &str,
@@ -181,13 +181,13 @@ fn exports_that_want_more_than_the_certificates_permit_are_errors() {
 }
 
 /// An authority of clients.
-struct Authority {
+pub(crate) struct Authority {
     issuer: Issuer<'static, KeyPair>,
     dir: PathBuf,
 }
 
 impl Authority {
-    fn new(dir: &Path) -> Self {
+    pub(crate) fn new(dir: &Path) -> Self {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, "authority of clients");
@@ -199,12 +199,12 @@ impl Authority {
         ca
     }
 
-    fn file(&self) -> PathBuf {
+    pub(crate) fn file(&self) -> PathBuf {
         self.dir.join("clients.pem")
     }
 
     /// A client's certificate with this common name, a URI with it, and this serial number.
-    fn issue(&self, name: &str, serial: u64) -> ServerFiles {
+    pub(crate) fn issue(&self, name: &str, serial: u64) -> ServerFiles {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, name);
@@ -217,7 +217,7 @@ impl Authority {
     }
 
     /// The list of a revoked certificate.
-    fn revoke(&self, serial: u64) -> PathBuf {
+    pub(crate) fn revoke(&self, serial: u64) -> PathBuf {
         let (this_update, next_update) = (date_time_ymd(2001, 1, 1), date_time_ymd(2901, 1, 1));
         let revoked = RevokedCertParams {
             serial_number: serial.into(),
@@ -239,7 +239,7 @@ impl Authority {
     }
 }
 
-fn rule(change: impl FnOnce(&mut CertificateRule)) -> CertificateRule {
+pub(crate) fn rule(change: impl FnOnce(&mut CertificateRule)) -> CertificateRule {
     let mut rule = CertificateRule::default();
     change(&mut rule);
     rule

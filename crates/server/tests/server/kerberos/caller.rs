@@ -64,10 +64,19 @@ impl GssCaller {
         tickets: &HashMap<u32, String>,
         service: u32,
     ) -> Self {
+        Self::over(Caller::connect(server, proto).await, server, tickets, service)
+    }
+
+    /// The same on the connection of a caller.
+    pub(super) fn over(
+        caller: Caller,
+        server: &Running,
+        tickets: &HashMap<u32, String>,
+        service: u32,
+    ) -> Self {
         let caches = tickets.clone();
         let connection = Mutex::new(Connection::new(server));
         let users = Arc::new(Users { connection, caches, contexts: Mutex::default() });
-        let caller = Caller::connect(server, proto).await;
         Self { context: users.context(&caller.cred), caller, service, users }
     }
 

@@ -7,13 +7,16 @@ use millrace_nfs::v4::*;
 use millrace_nfs4_conformance::compound::{
     CHANNEL, Call, Op, Session, create_session, getattr, op, open, putfh, read, send,
 };
-use millrace_server::{Config, Running, Server};
+use millrace_server::{Config, ExportConfig, Running, Server, ServerFiles};
 
 use super::{
     caller::{GssCaller, principal, tickets},
     settings,
 };
-use crate::common::{Proto, config, run, sys};
+use crate::{
+    common::{Proto, config, run, sys},
+    tls::{Authority, connect, issue, rule},
+};
 
 const KRB5: u32 = 1;
 const KRB5I: u32 = 2;
@@ -69,6 +72,30 @@ async fn client(c: &impl Call, owner: &'static [u8]) -> Session {
     let identified = send(c, 2, &[exchange_id(owner, 0, &ASKED)]).await;
     let ok: ExchangeIdOk<'_> = identified.take(Operation::ExchangeId);
     Session::of(c, ok.client_id, ok.sequence, CHANNEL).await
+}
+
+/// A file that is delegated with its times.
+struct Held {
+    file: Vec<u8>,
+    stateid: Stateid,
+    modified: NfsTime,
+}
+
+/// A user creates and holds a file.
+async fn hold(session: &Session, c: &impl Call, dir: &[u8], name: &'static str) -> Held {
+    let access = share_access::BOTH | share_access::WANT_DELEG_TIMESTAMPS;
+    let opened = [putfh(dir), open(b"o", name, access, 0, true), op(Operation::Getfh, ())];
+    let results = session.send(c, opened).await;
+    let opened: OpenOk<'_> = results.skip(&[Operation::Putfh]).take(Operation::Open);
+    let Delegation::WriteAttrs(write) = opened.delegation else { panic!("{opened:?}") };
+    let file = results.take::<GetfhOk<'_>>(Operation::Getfh).handle.to_vec();
+    Held { modified: modified(session, c, &file).await, file, stateid: write.stateid }
+}
+
+async fn modified(session: &Session, c: &impl Call, file: &[u8]) -> NfsTime {
+    let results = session.send(c, [putfh(file), getattr(&[Attribute::TimeModify])]).await;
+    let values: Attributes<'_> = results.skip(&[Operation::Putfh]).take(Operation::Getattr);
+    values.time_modify.unwrap()
 }
 
 struct Bench {
@@ -207,6 +234,12 @@ realm_tests! {
             let attributes = Attributes { mode: Some(0o777), ..Attributes::default() };
             let chmod = || op(Operation::Setattr, SetattrArgs { stateid, attributes });
             assert_eq!(with(machine, &file, vec![chmod(), close(stateid)]).await, Status::Access);
+            // What names no file needs no exemption, and gives none to what does.
+            let test = || op(Operation::TestStateid, TestStateidArgs { stateids: List(vec![stateid]) });
+            let free = || op(Operation::FreeStateid, FreeStateidArgs { stateid });
+            for ops in [vec![size(), test()], vec![test(), size()], vec![size(), free()]] {
+                assert_eq!(with(machine, &file, ops).await, Status::WrongSec);
+            }
             let weak = bench.other(0, KRB5).await;
             assert_eq!(with(&weak, &file, vec![close(stateid)]).await, Status::WrongSec);
             let other = bench.other(1, KRB5I).await;
@@ -231,13 +264,97 @@ realm_tests! {
             let lock: StateidOk = locked.skip(&[Operation::Putfh]).take(Operation::Lock);
             let unlock = LockuArgs { lock_type: LockType::Read, seqid: 0, stateid: lock.stateid, offset: 0, length: 10 };
             assert_eq!(with(machine, &file, vec![op(Operation::Locku, unlock)]).await, Status::Ok);
-            let tested = TestStateidArgs { stateids: List(vec![stateid]) };
-            assert_eq!(session.status(machine, [op(Operation::TestStateid, tested)]).await, Status::Ok);
+            assert_eq!(session.status(machine, [test()]).await, Status::Ok);
             let free = FreeStateidArgs { stateid: Stateid { seqid: 0, ..lock.stateid } };
             assert_eq!(session.status(machine, [op(Operation::FreeStateid, free)]).await, Status::Ok);
             let last = Stateid { seqid: 0, ..stateid };
             assert_eq!(with(machine, &file, vec![size(), close(last)]).await, Status::Ok);
             bench.end().await;
+        });
+    }
+
+    fn the_machine_sets_the_times_of_a_delegation_that_it_returns(realm) {
+        run(async {
+            let bench = Bench::new(realm, "/x=memory:8MiB,sec=krb5p,delegations=write").await;
+            let machine = &bench.machine;
+            let session = client(machine, b"machine").await;
+            assert_eq!(session.reclaim_complete(machine).await, Status::Ok);
+            let user = bench.other(1, KRB5P).await;
+            let root = session.path(&user, "x").await.unwrap();
+            let held = hold(&session, &user, &root, "file").await;
+            let others = hold(&session, &user, &root, "other").await;
+            let later = match held.modified {
+                NfsTime { seconds, nanoseconds: 999_999_999 } => NfsTime { seconds: seconds + 1, nanoseconds: 0 },
+                NfsTime { seconds, nanoseconds } => NfsTime { seconds, nanoseconds: nanoseconds + 1 },
+            };
+            let set = |stateid, time| {
+                let attributes = Attributes { time_deleg_modify: Some(time), ..Attributes::default() };
+                op(Operation::Setattr, SetattrArgs { stateid, attributes })
+            };
+            let give = |stateid| op(Operation::Delegreturn, DelegreturnArgs { stateid });
+            let with = async |c: &GssCaller, ops: Vec<Op>| {
+                session.status(c, std::iter::once(putfh(&held.file)).chain(ops)).await
+            };
+            // Not without the return, with another delegation, or by others.
+            assert_eq!(with(machine, vec![set(held.stateid, later)]).await, Status::WrongSec);
+            let foreign = vec![set(others.stateid, later), give(others.stateid)];
+            assert_eq!(with(machine, foreign).await, Status::BadStateid);
+            let weak = bench.other(1, KRB5I).await;
+            assert_eq!(with(&weak, vec![set(held.stateid, later), give(held.stateid)]).await, Status::WrongSec);
+            assert_eq!(modified(&session, &user, &held.file).await, held.modified);
+            let size = getattr(&[Attribute::Size]);
+            assert_eq!(with(machine, vec![size, set(held.stateid, later), give(held.stateid)]).await, Status::Ok);
+            assert_eq!(modified(&session, &user, &held.file).await, later);
+            bench.end().await;
+        });
+    }
+
+    fn the_transport_and_the_certificates_that_an_export_wants_concern_the_machine(realm) {
+        run(async {
+            let dir = tempfile::tempdir().unwrap();
+            let ca = Authority::new(dir.path());
+            let tls = ServerFiles { client_ca: Some(ca.file()), ..issue(dir.path(), "server", "nfs.test") };
+            let mut export: ExportConfig =
+                "/x=memory:8MiB,sec=krb5p,xprtsec=mtls,delegations=write".parse().unwrap();
+            export.certificates = vec![
+                rule(|r| (r.subject, r.read_only) = (Some("CN=reader".into()), true)),
+                rule(|r| r.subject = Some("CN=writer".into())),
+            ];
+            let kerberos = settings(realm, &[(&principal(0), "0:0"), (&principal(1), "1:1")]);
+            let start = Config { kerberos, tls: Some(tls.clone()), exports: vec![export], ..config(&[]) };
+            let server = Server::start(start).unwrap();
+            let tickets = tickets(realm, &[0, 1]);
+            let over = async |name: &str, serial| {
+                let own = ca.issue(name, serial);
+                let caller = connect(&server, Proto::Tcp, "nfs.test", &tls, Some(&own)).await.unwrap();
+                GssCaller::over(caller, &server, &tickets, KRB5I)
+            };
+            let (writer, reader, other) = (over("writer", 1).await, over("reader", 2).await, over("other", 3).await);
+            let clear = GssCaller::connect(&server, Proto::Tcp, &tickets, KRB5I).await;
+            let session = client(&writer, b"machine").await;
+            assert_eq!(session.reclaim_complete(&writer).await, Status::Ok);
+            let user = writer.with_service(KRB5P).with(sys(1, 1));
+            let root = session.path(&user, "x").await.unwrap();
+            let held = hold(&session, &user, &root, "file").await;
+            let ends = async |c: &GssCaller, change: bool| {
+                let attributes = match change {
+                    true => Attributes { time_deleg_modify: Some(held.modified), ..Attributes::default() },
+                    false => Attributes::default(),
+                };
+                let set = op(Operation::Setattr, SetattrArgs { stateid: held.stateid, attributes });
+                let give = op(Operation::Delegreturn, DelegreturnArgs { stateid: held.stateid });
+                let before = if change { set } else { getattr(&[Attribute::Size]) };
+                session.status(c, [putfh(&held.file), before, give]).await
+            };
+            for change in [true, false] {
+                assert_eq!(ends(&clear, change).await, Status::WrongSec);
+                assert_eq!(ends(&other, change).await, Status::Access);
+            }
+            assert_eq!(ends(&reader, true).await, Status::RoFs);
+            assert_eq!(ends(&reader, false).await, Status::Ok);
+            let again = hold(&session, &user, &root, "file").await;
+            assert_ne!(again.stateid, held.stateid);
+            server.stop(Duration::from_secs(5)).await;
         });
     }
 }
