@@ -9,10 +9,12 @@ use millrace_oncrpc::{
 };
 use nix::unistd::{User, getgrouplist};
 
-use crate::ServerError;
+use crate::{ServerError, error::InvalidSetting};
 
 /// `GSS_S_FAILURE` (RFC 2744 section 3.9.1).
 const FAILURE: u32 = 13 << 16;
+/// Maximum length of a name of DNS in its text form (RFC 1035 section 2.3.4).
+const MAX_DOMAIN: usize = 253;
 /// Services whose principals are those of machines, for root.
 const MACHINE_SERVICES: [&str; 3] = ["nfs", "host", "root"];
 
@@ -29,6 +31,24 @@ pub struct KerberosSettings {
     /// The domain in the names of owners that NFSv4 clients with Kerberos get and set, `alice@example.org` (RFC 8881 section
     /// 5.9): that of `Domain` in their idmapd.conf. `None`: they get numbers, and may set names in the realm of the server.
     pub domain: Option<String>,
+}
+
+impl KerberosSettings {
+    /// The domain, if it cannot be that of owners.
+    pub(crate) fn invalid(&self) -> Option<InvalidSetting> {
+        let domain = self.domain.as_deref()?;
+        let is_label = |label: &str| {
+            !label.is_empty() && label.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'))
+        };
+        if domain.len() <= MAX_DOMAIN && domain.split('.').all(is_label) {
+            return None;
+        }
+        let what = format!(
+            "[kerberos] has the domain {domain:?}, which is no name of DNS; write that of `Domain` in the idmapd.conf of clients, \
+             such as `example.org`"
+        );
+        Some(InvalidSetting::new("kerberos.domain", what))
+    }
 }
 
 /// A user of this host. The text form is a name, or `UID:GID` with further groups after commas, `1000:1000,27`.
@@ -168,6 +188,31 @@ mod tests {
         for text in ["", "1000:", "alice:1", "1000:100,", "a\0b"] {
             text.parse::<LocalUser>().unwrap_err();
         }
+    }
+
+    #[test]
+    fn the_domain_of_owners_is_a_name_of_dns() {
+        let invalid = |domain: &str| {
+            KerberosSettings { domain: Some(domain.into()), ..KerberosSettings::default() }.invalid()
+        };
+        let long = "a.".repeat(126) + "a";
+        for domain in ["example.org", "EXAMPLE.ORG", "localdomain", "a-b_1.c", &long] {
+            assert_eq!(invalid(domain), None, "{domain}");
+        }
+        for domain in [
+            "",
+            ".",
+            "example.org.",
+            "a..b",
+            "alice@example.org",
+            "a b",
+            "a\0",
+            "\u{e9}.org",
+            &format!("{long}.a"),
+        ] {
+            assert_eq!(invalid(domain).unwrap().field, "kerberos.domain", "{domain}");
+        }
+        assert_eq!(KerberosSettings::default().invalid(), None);
     }
 
     #[test]

@@ -37,7 +37,7 @@ pub(crate) struct Rules {
     domain: String,
     /// Whether clients get names.
     shown: bool,
-    /// Users with numbers in the table of principals, by owner and by number.
+    /// Users with numbers in the table of principals, by owner with its domain in lower case, and by number.
     ids: HashMap<String, u32>,
     names: HashMap<u32, String>,
 }
@@ -62,7 +62,7 @@ impl Rules {
                 false => format!("{name}@{}", of.to_ascii_lowercase()),
             };
             rules.names.entry(ids.uid).or_insert_with(|| owner.clone());
-            rules.ids.insert(owner, ids.uid);
+            rules.ids.insert(comparable(&owner), ids.uid);
         }
         rules
     }
@@ -79,6 +79,14 @@ impl Rules {
             return None;
         }
         Some(if domain.eq_ignore_ascii_case(&self.domain) { name } else { owner })
+    }
+}
+
+/// An owner with its domain in lower case: domains are names of DNS (RFC 8881 section 5.9).
+fn comparable(owner: &str) -> String {
+    match owner.rsplit_once('@') {
+        Some((name, domain)) => format!("{name}@{}", domain.to_ascii_lowercase()),
+        None => owner.to_owned(),
     }
 }
 
@@ -128,12 +136,10 @@ impl Owners {
         let (Some(rules), Ok(owner)) = (self.rules.load_full(), std::str::from_utf8(owner)) else {
             return MaybeReady::Ready(None);
         };
-        if let (Kind::User, Some(id)) = (kind, rules.ids.get(owner)) {
-            return MaybeReady::Ready(Some(*id));
-        }
-        match rules.local(owner) {
-            Some(name) => self.ids.of((kind, name.to_owned())),
-            None => MaybeReady::Ready(None),
+        let Some(name) = rules.local(owner) else { return MaybeReady::Ready(None) };
+        match rules.ids.get(&comparable(owner)) {
+            Some(id) if kind == Kind::User => MaybeReady::Ready(Some(*id)),
+            _ => self.ids.of((kind, name.to_owned())),
         }
     }
 }
@@ -177,6 +183,9 @@ mod tests {
                 (Kind::Group, b"root@example.org", Some(0)),
                 (Kind::User, b"robot@example.org", Some(1000)),
                 (Kind::User, b"zombie@example.org", Some(1000)),
+                (Kind::User, b"robot@EXAMPLE.org", Some(1000)),
+                (Kind::User, b"robot@Other.Net", Some(2000)),
+                (Kind::User, b"Robot@example.org", None),
                 (Kind::User, b"robot@other.net", Some(2000)),
                 (Kind::Group, b"robot@example.org", None),
                 (Kind::User, b"root@other.net", None),
@@ -192,10 +201,11 @@ mod tests {
             let long = format!("{}@example.org", "a".repeat(MAX_NAME));
             assert_eq!(owners.id(Kind::User, long.as_bytes()).await, None);
 
-            owners.set(Some(rules(Some("cell.example"))));
-            assert_eq!(owners.name(Kind::User, 0).await.as_deref(), Some("root@cell.example"));
+            owners.set(Some(rules(Some("Cell.Example"))));
+            assert_eq!(owners.name(Kind::User, 0).await.as_deref(), Some("root@Cell.Example"));
             assert_eq!(owners.id(Kind::User, b"root@example.org").await, None);
             assert_eq!(owners.id(Kind::User, b"robot@cell.example").await, Some(1000));
+            assert_eq!(owners.id(Kind::User, b"robot@Cell.Example").await, Some(1000));
             owners.set(Some(rules(None)));
             assert_eq!(owners.name(Kind::User, 0).await, None);
             assert_eq!(owners.id(Kind::User, b"root@Example.ORG").await, Some(0));

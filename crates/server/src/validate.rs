@@ -11,7 +11,7 @@ use millrace_scsi::MAX_LUNS;
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 
 use crate::{
-    CertificateRule, ServerError,
+    CertificateRule, KerberosSettings, ServerError,
     config::{Backend, Config, ExportConfig},
     error::InvalidSetting,
     export::strip_export,
@@ -66,6 +66,7 @@ impl Config {
             let what = "[tls] has `client_crl` without `client_ca`; add the file of the authorities";
             invalid.push(InvalidSetting::new("tls.client_crl", what));
         }
+        invalid.extend(self.kerberos.as_ref().and_then(KerberosSettings::invalid));
         invalid.extend(self.without_kerberos());
         invalid.extend(self.overlaps());
         invalid.extend(invalid_targets(&self.targets, &self.exports));

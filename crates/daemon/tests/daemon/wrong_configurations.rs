@@ -128,6 +128,7 @@ fn values_are_explained() {
         (export("[limits]\nmemory = 1.5\n"), (5, 10, "`memory` is a size in bytes")),
         (export("[limits]\nrtmax = 5000\n"), (5, 1, "multiple of 4096")),
         (export("[nfs4]\nlease = 0\n"), (5, 1, "1 to 3600 seconds")),
+        (export("[kerberos]\ndomain = \"@example.org\"\n"), (5, 1, "no name of DNS")),
         ("[[export]]\nname = 7\nbackend = \"memory:1MiB\"\n".to_owned(), (2, 8, "write name = \"7\"")),
         ("[[export]]\nname = \"a\"\nbackend = \"memory:1MiB\"\n".to_owned(), (2, 1, "not an absolute path")),
         ("[[export]]\nname = \"/a\"\nbackend = \"/srv\"\n".to_owned(), (3, 11, "local:PATH")),

@@ -4,7 +4,6 @@ use millrace_nfs::v4::{
     AccessArgs, AccessOk, Attribute, Attributes, Bitmap, ChangeAttrType, Fattr, FileType, Fsid, GetattrArgs,
     NfsTime, Opaque, OpenArguments, Owner, Status, access, share_access,
 };
-use millrace_oncrpc::Credential;
 use millrace_vfs::{Access, Attr, FsStat};
 
 use super::{
@@ -227,7 +226,7 @@ impl Scope<'_> {
     /// The names of the owners in `values`, if they are requested by a caller who gets names instead of numbers.
     pub(super) async fn owner_names(&self, values: &Attributes<'_>, requested: Bitmap) -> OwnerNames {
         let mut names = OwnerNames::default();
-        if !matches!(self.caller.sender.credential, Credential::Gss(_)) || !requested.intersects(OWNERS) {
+        if !self.caller.has_names() || !requested.intersects(OWNERS) {
             return names;
         }
         let owners = [(Kind::User, values.owner), (Kind::Group, values.owner_group)];

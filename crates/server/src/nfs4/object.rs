@@ -47,6 +47,11 @@ impl Caller<'_> {
         }
     }
 
+    /// Whether owners are names for the caller, not numbers.
+    pub(super) fn has_names(&self) -> bool {
+        matches!(self.sender.credential, Credential::Gss(_))
+    }
+
     /// Whether `export` is visible to the peer.
     pub(super) fn sees(&self, export: &Export) -> bool {
         export.admit_peer(&self.sender).is_ok()

@@ -59,6 +59,8 @@ impl Scope<'_> {
             None => Ok(None),
             Some(Owner::Id(id)) => Ok(Some(id)),
             Some(Owner::Name(b"")) => Err(Status::Inval),
+            // Names are looked up for users that are known.
+            Some(Owner::Name(_)) if !self.caller.has_names() => Err(Status::BadOwner),
             Some(Owner::Name(name)) => self.env.owners.id(kind, name).await.map(Some).ok_or(Status::BadOwner),
         }
     }

@@ -82,7 +82,7 @@ realm_tests! {
                 assert_eq!(get().await, (named("daemon"), named("daemon")));
                 assert_eq!(listed(&c, &session).await["file"], named("daemon"));
                 // One with numbers only, and an id without a name.
-                assert_eq!(set("robot@test.millrace", "3999999999").await, Status::Ok);
+                assert_eq!(set("robot@Test.Millrace", "3999999999").await, Status::Ok);
                 assert_eq!(get().await, (named("robot"), "3999999999".into()));
                 for owner in ["no-such-user@test.millrace", "daemon@elsewhere", "daemon", "@test.millrace"] {
                     assert_eq!(set(owner, "0").await, Status::BadOwner, "{owner}");
@@ -98,6 +98,9 @@ realm_tests! {
                 let of_sys = Session::new(sys, b"numbers").await;
                 assert_eq!(owners(sys, &of_sys, &file).await, ("1000".into(), "3999999999".into()));
                 assert_eq!(listed(sys, &of_sys).await["file"], "1000");
+                for (owner, group) in [("daemon@test.millrace", "0"), ("0", "daemon@test.millrace")] {
+                    assert_eq!(chown(sys, &of_sys, &file, owner, group).await, Status::BadOwner);
+                }
                 assert_eq!(chown(sys, &of_sys, &file, "1", "0").await, Status::Ok);
                 assert_eq!(get().await, (named("daemon"), named("root")));
             }
