@@ -106,14 +106,20 @@ impl FromStr for Url {
     }
 }
 
-/// The text without a secret.
+/// The text without a secret, also if it is no URL: a secret follows the first `%`, and ends before the last `@`.
 fn redacted(text: &str) -> String {
-    let (scheme, rest) = text.split_once("://").map_or(("", text), |(s, r)| (s, r));
-    let rest = match rest.rsplit_once('@') {
-        Some((user, host)) => format!("{}@{host}", user.split('%').next().unwrap_or_default()),
-        None => rest.to_owned(),
-    };
-    if scheme.is_empty() { rest } else { format!("{scheme}://{rest}") }
+    match text.split_once('%') {
+        Some((user, rest)) if !is_bracketed(user) || text.contains('@') => match rest.rsplit_once('@') {
+            Some((_, host)) => format!("{user}@{host}"),
+            None => user.to_owned(),
+        },
+        _ => text.to_owned(),
+    }
+}
+
+/// Whether a `%` after this text precedes the interface of an IPv6 address.
+fn is_bracketed(before: &str) -> bool {
+    before.rsplit_once('[').is_some_and(|(_, address)| !address.contains([']', '/']))
 }
 
 fn parse(text: &str) -> Result<Url, String> {
@@ -122,19 +128,41 @@ fn parse(text: &str) -> Result<Url, String> {
         Some(("iser", rest)) => (Transport::Iser, rest),
         _ => return Err("it does not begin with iscsi:// or iser://".into()),
     };
-    let (rest, query) = rest.split_once('?').map_or((rest, None), |(rest, query)| (rest, Some(query)));
-    let tls = query.map(tls).transpose()?.unwrap_or_default();
-    let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
-    let (login, address) = match authority.rsplit_once('@') {
-        Some((login, address)) => (Some(login), address),
-        None => (None, authority),
+    // A secret may have any character, also those that separate the parts after it, and so may a file in the query: the login
+    // ends at the first `@` that a portal follows.
+    let ends = rest.match_indices('@').map(|(at, _)| at);
+    let divided = ends.map(|at| (Some(&rest[..at]), &rest[at + 1..]));
+    let (mut found, mut failure) = (None, String::new());
+    for (login, portal) in std::iter::once((None, rest)).chain(divided) {
+        match parse_portal(transport, portal) {
+            Ok(url) => {
+                found = Some((login, url));
+                break;
+            }
+            Err(reason) => failure = reason,
+        }
+    }
+    let Some((login, mut url)) = found else {
+        let is_secret = rest.split_once('%').is_some_and(|(before, _)| !is_bracketed(before));
+        return Err(match rest.contains('@') || !is_secret {
+            true => failure,
+            false => "the user and the secret are not followed by @HOST".into(),
+        });
     };
     let (user, secret) = match login.map(|l| l.split_once('%').map_or((l, None), |(u, s)| (u, Some(s)))) {
-        None => (None, None),
+        None => return Ok(url),
         Some(("", _)) => return Err("the user is empty".into()),
-        Some((user, secret)) => (Some(user.to_owned()), secret),
+        Some(found) => found,
     };
-    let secret = secret.map(|s| Secret::new(s.as_bytes())).transpose().map_err(|e| e.to_string())?;
+    url.user = Some(user.to_owned());
+    url.secret = secret.map(|s| Secret::new(s.as_bytes())).transpose().map_err(|e| e.to_string())?;
+    Ok(url)
+}
+
+/// Parses what follows the login.
+fn parse_portal(transport: Transport, rest: &str) -> Result<Url, String> {
+    let (rest, query) = rest.split_once('?').map_or((rest, None), |(rest, query)| (rest, Some(query)));
+    let (address, path) = rest.split_once('/').unwrap_or((rest, ""));
     let mut address: TargetAddress = address.parse().map_err(|_| {
         format!("{address:?} is not a host with an optional port; the default port is {PORT}")
     })?;
@@ -150,7 +178,8 @@ fn parse(text: &str) -> Result<Url, String> {
     };
     let target = target.map(str::parse::<IscsiName>).transpose().map_err(|e| e.to_string())?;
     let lun = lun.map(str::parse::<Lun>).transpose().map_err(|e| e.to_string())?;
-    Ok(Url { transport, address, user, secret, target, lun, tls })
+    let tls = query.map(tls).transpose()?.unwrap_or_default();
+    Ok(Url { tls, ..Url::new(transport, address, target, lun) })
 }
 
 /// The options of a URL, which are those of NFS.
@@ -206,8 +235,30 @@ mod tests {
             assert_eq!(url.to_string(), shown);
             assert!(!format!("{url:?}").contains("a-secret"));
         }
-        let url: Url = "iscsi://me%a-secret-of%20-byte@h/iqn.2026-01.example:a/0".parse().unwrap();
-        assert_eq!(url.credentials().unwrap().name, "me");
+    }
+
+    #[test]
+    fn a_secret_has_any_character() {
+        for secret in [
+            "a-secret-of%20-byte",
+            "a-secret?xprtsec=tls",
+            "a-secret/of/base64==",
+            "a-secret@with?of@/twice",
+            "://a-secret-of",
+        ] {
+            for (portal, ca) in
+                [("h:7/iqn.2026-01.example:a/0", None), ("h:7?xprtsec=tls&tls_ca=/a@h?/c", Some("/a@h?/c"))]
+            {
+                let url: Url = format!("iscsi://me%{secret}@{portal}").parse().unwrap();
+                let Credentials { name, secret: found } = url.credentials().unwrap();
+                assert!(name == "me" && found == Secret::new(secret.as_bytes()).unwrap(), "{secret}");
+                assert_eq!((url.address.host.as_str(), url.address.port), ("h", 7), "{secret}");
+                assert_eq!(url.tls.ca, ca.map(Into::into));
+                assert_eq!(url.to_string(), format!("iscsi://me@{portal}"));
+            }
+        }
+        let url: Url = "iscsi://[fe80::1%eth0@if2]/iqn.2026-01.example:a".parse().unwrap();
+        assert_eq!((url.address.host.as_str(), url.user), ("fe80::1%eth0@if2", None));
     }
 
     #[test]
@@ -223,6 +274,15 @@ mod tests {
             ("iscsi://h/iqn.2026-01.example:a/16384", "is not a LUN"),
             ("iscsi://%s@h", "user is empty"),
             ("iscsi://me%short-key@h", "CHAP secret"),
+            ("iscsi://me%short-key", "not followed by @HOST"),
+            ("iscsi://me%short-key/h", "not followed by @HOST"),
+            ("iscsi://me%short-key/@/?xprtsec=tls", "\"\" is not a host"),
+            ("iscsi://me%short-key?xprtsec=ssl", "not followed by @HOST"),
+            ("iscsi://me%[short-key]", "not followed by @HOST"),
+            ("iscsi://me%short-key@h?tls=yes", "there are xprtsec=none|tls|mtls, tls_ca=FILE"),
+            ("iscsi://me%short-key?a@h@i/x", "iSCSI name"),
+            ("me%short-key://@h", "does not begin with iscsi://"),
+            ("me%short-key", "does not begin with iscsi://"),
             ("iscsi://h?tls=yes", "there are xprtsec=none|tls|mtls, tls_ca=FILE"),
             ("iscsi://h?xprtsec=ssl", "write none, tls or mtls"),
             ("iscsi://h?tls_ca=a", "has no effect without TLS"),
