@@ -66,7 +66,7 @@ async fn serve() -> SocketAddr {
         while let Ok((stream, peer)) = listener.accept().await {
             let account = budget.open(peer.ip().into()).unwrap();
             let stream = Box::new(TcpByteStream::new(stream.into_std().unwrap()).unwrap());
-            tokio::spawn(server.clone().serve(stream, account, std::future::pending()));
+            tokio::spawn(server.clone().serve(stream, None, account, std::future::pending()));
         }
     });
     address

@@ -99,6 +99,6 @@ async fn main() -> Result<()> {
         let (stream, peer) = listener.accept().await?;
         let Ok(account) = budget.open(peer.ip().into()) else { continue };
         let stream = Box::new(TcpByteStream::new(stream.into_std()?)?);
-        tokio::spawn(target.clone().serve(stream, account, std::future::pending()));
+        tokio::spawn(target.clone().serve(stream, None, account, std::future::pending()));
     }
 }

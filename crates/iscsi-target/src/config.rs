@@ -21,16 +21,16 @@ pub struct TargetConfig {
     pub initiators: Vec<IscsiName>,
     /// Credentials; `None` if initiators need not authenticate.
     pub chap: Option<Mutual>,
-    /// The weakest protection of connections for which initiators may log in.
+    /// The weakest protection of connections over which initiators discover the target and may log in.
     pub xprtsec: TransportSecurity,
     /// Addresses that discovery reports; if empty, the address of the discovery.
     pub addresses: Vec<TargetAddress>,
 }
 
 impl TargetConfig {
-    /// Whether an initiator with this name may log in and discovers the target.
-    pub(crate) fn permits(&self, initiator: &IscsiName) -> bool {
-        self.initiators.is_empty() || self.initiators.contains(initiator)
+    /// Whether an initiator with this name may log in over a connection with this protection, and discovers the target.
+    pub(crate) fn permits(&self, initiator: &IscsiName, security: TransportSecurity) -> bool {
+        self.xprtsec <= security && (self.initiators.is_empty() || self.initiators.contains(initiator))
     }
 }
 
@@ -50,11 +50,9 @@ impl Default for TableLimits {
     }
 }
 
-/// Limits of one connection, and its protection.
+/// Limits of one connection.
 #[derive(Debug, Clone)]
 pub struct ConnectionLimits {
-    /// The protection of the stream.
-    pub security: TransportSecurity,
     /// The parameters that the target negotiates.
     pub settings: Settings,
     /// Maximum number of commands in progress, at least 1.
@@ -79,7 +77,6 @@ pub struct ConnectionLimits {
 impl Default for ConnectionLimits {
     fn default() -> Self {
         Self {
-            security: TransportSecurity::None,
             settings: Settings { initial_r2t: false, max_burst: 1 << 20, ..Settings::default() },
             max_tasks: 128,
             max_unsolicited: 4 << 20,

@@ -5,12 +5,15 @@ use std::io;
 use millrace_iscsi::stream::Broken;
 use millrace_iscsi::{iser::MessageError, pdu::Invalid, session::Violation};
 use millrace_rdma::ConnectionError;
+use millrace_tls::TlsError;
 
 /// Why a connection ends.
 #[derive(Debug)]
 pub(crate) enum End {
     /// Logout, end of the target, or eviction.
     Closed,
+    /// The certificate of the client is not trusted any more.
+    Untrusted(TlsError),
     /// The peer is too slow, or does not answer.
     Stalled,
     /// The stream ended.

@@ -18,6 +18,7 @@ use millrace_iscsi::{
     session,
 };
 use millrace_runtime::{RuntimeExt, Sleep};
+use millrace_tls::TransportSecurity;
 
 use crate::{
     config::{ConnectionLimits, TargetConfig},
@@ -50,6 +51,7 @@ struct Gate<'a> {
     table: &'a Arc<TargetTable>,
     control: &'a Arc<Control>,
     limits: &'a ConnectionLimits,
+    security: TransportSecurity,
     receives: Receives,
     account: &'a mut Account,
     /// Bytes that the account was charged for the session when the login began.
@@ -62,11 +64,11 @@ impl Authority for Gate<'_> {
     fn admit(&mut self, identity: &Identity) -> Result<Admission, Refusal> {
         let Some(name) = &identity.target else { return Ok(Admission { chap: None }) };
         let target = self.table.target(name).ok_or(Refusal::Status(Status::NOT_FOUND))?;
-        if self.limits.security < target.xprtsec {
+        if self.security < target.xprtsec {
             tracing::warn!(initiator = %identity.initiator, target = %name, "the target wants TLS (xprtsec={})", target.xprtsec);
             return Err(Refusal::Status(Status::FORBIDDEN));
         }
-        if !target.permits(&identity.initiator) {
+        if !target.permits(&identity.initiator, self.security) {
             return Err(Refusal::Status(Status::FORBIDDEN));
         }
         let chap = target.chap.clone();
@@ -92,8 +94,11 @@ impl Authority for Gate<'_> {
         // A registered session is notified of later changes of the table.
         if let Some(target) = &self.target {
             let present = self.table.target(&target.name);
-            if !present.is_some_and(|present| Arc::ptr_eq(&present.device, &target.device)) {
+            let Some(present) = present.filter(|present| Arc::ptr_eq(&present.device, &target.device)) else {
                 return Err(Status::REMOVED);
+            };
+            if self.security < present.xprtsec {
+                return Err(Status::FORBIDDEN);
             }
         }
         let tsih = session.tsih;
@@ -128,7 +133,8 @@ impl Service {
         transport: &mut impl LoginTransport,
         account: &mut Account,
     ) -> Result<LoggedIn, End> {
-        let Some(permit) = self.table.start_login(account.client(), account.touch()) else {
+        let security = self.security();
+        let Some(permit) = self.table.start_login(account.client(), security, account.touch()) else {
             return Err(End::Refused("too many connections are in the login phase".into()));
         };
         let control = &Arc::clone(&permit.control);
@@ -144,9 +150,10 @@ impl Service {
             random,
         });
         let (table, limits) = (&self.table, &self.limits);
-        let mut gate = Gate { table, control, limits, receives, account, held, target: None, session: None };
+        let (target, session) = (None, None);
+        let mut gate = Gate { table, control, limits, security, receives, account, held, target, session };
         loop {
-            let received = unless_ended(control, gate.account, &mut limit, transport.receive()).await?;
+            let received = self.unless_ended(control, gate.account, &mut limit, transport.receive()).await?;
             transport.settle(gate.account);
             let Some((bhs, data)) = received else { continue };
             let reply = login.receive(&bhs, &data, &mut gate);
@@ -162,7 +169,8 @@ impl Service {
                 Progress::Continue | Progress::Failed(_) => None,
             };
             if let Some(pdu) = reply.pdu {
-                unless_ended(control, gate.account, &mut limit, transport.send(pdu, established)).await?;
+                let sent = transport.send(pdu, established);
+                self.unless_ended(control, gate.account, &mut limit, sent).await?;
                 transport.settle(gate.account);
             }
             match reply.progress {
@@ -185,24 +193,29 @@ impl Service {
             }
         }
     }
-}
 
-/// Completes `step` of a login, unless the time limit passes, the connection is ordered to end, or its account is evicted.
-async fn unless_ended<T>(
-    control: &Control,
-    account: &Account,
-    limit: &mut Sleep,
-    step: impl Future<Output = Result<T, End>>,
-) -> Result<T, End> {
-    let mut step = pin!(step);
-    poll_fn(|cx| {
-        if control.order(cx) == Order::End || account.poll_evicted(cx).is_ready() {
-            return Poll::Ready(Err(End::Closed));
-        }
-        if limit.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(Err(End::Stalled));
-        }
-        step.as_mut().poll(cx)
-    })
-    .await
+    /// Completes `step` of a login, unless the time limit passes, the connection is ordered to end, its account is evicted, or
+    /// its client is not trusted any more.
+    async fn unless_ended<T>(
+        &self,
+        control: &Control,
+        account: &Account,
+        limit: &mut Sleep,
+        step: impl Future<Output = Result<T, End>>,
+    ) -> Result<T, End> {
+        let mut step = pin!(step);
+        poll_fn(|cx| {
+            if control.order(cx) == Order::End || account.poll_evicted(cx).is_ready() {
+                return Poll::Ready(Err(End::Closed));
+            }
+            if let Poll::Ready(end) = self.poll_untrusted(cx) {
+                return Poll::Ready(Err(end));
+            }
+            if limit.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(Err(End::Stalled));
+            }
+            step.as_mut().poll(cx)
+        })
+        .await
+    }
 }

@@ -19,6 +19,7 @@ use millrace_iscsi::{
     session::{Admission, Nexus, Refusal, Registry},
 };
 use millrace_runtime::Instant;
+use millrace_tls::TransportSecurity;
 use parking_lot::Mutex;
 
 use crate::{
@@ -42,7 +43,7 @@ pub(crate) enum Order {
     Serve,
     /// Request a logout, and end after its time limit.
     LogOut,
-    /// End at once: the initiator reinstates the session, or another client needs its place.
+    /// End at once: the initiator reinstates the session, another client needs its place, or the target wants more protection.
     End,
 }
 
@@ -52,6 +53,7 @@ pub(crate) struct Control {
     /// Identifies the connection, in ascending order.
     number: u64,
     client: ClientAddr,
+    security: TransportSecurity,
     /// Time of the last command, or of the beginning of the login.
     last_use: AtomicU64,
     order: AtomicU8,
@@ -61,10 +63,11 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    fn new(number: u64, client: ClientAddr, now: Instant) -> Arc<Self> {
+    fn new(number: u64, client: ClientAddr, security: TransportSecurity, now: Instant) -> Arc<Self> {
         Arc::new(Self {
             number,
             client,
+            security,
             last_use: AtomicU64::new(now.as_nanos()),
             order: AtomicU8::new(Order::Serve as u8),
             task: AtomicWaker::new(),
@@ -197,7 +200,7 @@ impl TargetTable {
     }
 
     /// Replaces the targets. The sessions of targets that are removed, or have another device, are requested to log
-    /// out. Credentials and permitted initiators apply to new logins.
+    /// out. Those with less protection than their target wants end at once. Credentials and permitted initiators apply to new logins.
     ///
     /// # Errors
     /// Two targets have the same name; nothing changes.
@@ -220,6 +223,9 @@ impl TargetTable {
             if !kept {
                 control.give(Order::LogOut);
             }
+            if new.get(name).is_some_and(|new| control.security < new.xprtsec) {
+                control.give(Order::End);
+            }
         }
         Ok(())
     }
@@ -233,10 +239,15 @@ impl TargetTable {
         self.targets.load().get(name).cloned()
     }
 
-    /// A connection of `client` begins its login phase. `None` if too many are in it.
-    pub(crate) fn start_login(&self, client: ClientAddr, now: Instant) -> Option<Login> {
+    /// A connection of `client` with this protection begins its login phase. `None` if too many are in it.
+    pub(crate) fn start_login(
+        &self,
+        client: ClientAddr,
+        security: TransportSecurity,
+        now: Instant,
+    ) -> Option<Login> {
         let number = self.connections.fetch_add(1, Ordering::Relaxed);
-        let control = Control::new(number, client, now);
+        let control = Control::new(number, client, security, now);
         let place = self.logins.take(&control, None)?;
         Some(Login { control, _place: place })
     }
@@ -270,7 +281,7 @@ impl TargetTable {
         Ok(Session { table, tsih, control, _place: place, _ended: sender, predecessor })
     }
 
-    /// The text of the answer to `request` of `initiator`, in a discovery session if `session` is `None`. `local` is the
+    /// The text of the answer to `request` of `initiator` over a connection with this protection, in a discovery session if `session` is `None`. `local` is the
     /// address of the connection. A long answer ends after [`MAX_ANSWER`] bytes and the target that exceeds them, whose
     /// name is returned: the rest of the answer has the targets `after` it.
     pub(crate) fn discover(
@@ -278,6 +289,7 @@ impl TargetTable {
         request: &SendTargets,
         after: Option<&IscsiName>,
         initiator: &IscsiName,
+        security: TransportSecurity,
         session: Option<&IscsiName>,
         local: &TargetAddress,
     ) -> (Vec<u8>, Option<IscsiName>) {
@@ -294,7 +306,8 @@ impl TargetTable {
         let targets = self.targets.load();
         let mut text = Vec::new();
         let mut last: Option<&IscsiName> = None;
-        for (name, target) in targets.range::<IscsiName, _>(asked).filter(|(_, t)| t.permits(initiator)) {
+        let permitted = |(_, t): &(&IscsiName, &TargetConfig)| t.permits(initiator, security);
+        for (name, target) in targets.range::<IscsiName, _>(asked).filter(permitted) {
             if text.len() >= MAX_ANSWER {
                 return (text, last.cloned());
             }

@@ -26,7 +26,7 @@ pub struct TargetSettings {
     pub initiators: Vec<IscsiName>,
     /// Credentials of CHAP; `None` if initiators need not authenticate.
     pub chap: Option<Mutual>,
-    /// The weakest protection of connections for which initiators may log in.
+    /// The weakest protection of connections over which initiators discover the target and may log in.
     pub xprtsec: TransportSecurity,
     /// Addresses that discovery reports; if empty, the address that the initiator has used.
     pub addresses: Vec<TargetAddress>,

@@ -189,7 +189,7 @@ impl SimulatedDisk {
 async fn accept_tcp(mut listener: Box<dyn StreamListener>, target: TcpTarget) {
     while let Ok(stream) = listener.accept().await {
         let Ok(account) = Budget::unlimited().open(Hosts::SERVER.into()) else { return };
-        let serving = target.clone().serve(stream, account, std::future::pending());
+        let serving = target.clone().serve(stream, None, account, std::future::pending());
         target.rt.spawn("simulated session", Box::pin(serving));
     }
 }
@@ -199,7 +199,7 @@ async fn accept_rdma(mut listener: Box<dyn Listener>, target: IserTarget, params
         let (rt, arena) = (Arc::clone(&target.rt), target.arena.clone());
         let Ok(qp) = incoming.accept(rt, arena, params.clone()).await else { continue };
         let Ok(account) = Budget::unlimited().open(Hosts::SERVER.into()) else { return };
-        let serving = target.clone().serve(qp, account, std::future::pending());
+        let serving = target.clone().serve(qp, None, account, std::future::pending());
         target.rt.spawn("simulated session", Box::pin(serving));
     }
 }

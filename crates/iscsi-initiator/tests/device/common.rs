@@ -321,7 +321,7 @@ impl Client {
 impl StreamProvider for Client {
     fn connect(&self, _: LocalPort, _: SocketAddr) -> BoxFuture<'static, io::Result<Box<dyn ByteStream>>> {
         let opened = self.open(|process, stream, account| {
-            Box::pin(process.server.clone().serve(Box::new(stream), account, std::future::pending()))
+            Box::pin(process.server.clone().serve(Box::new(stream), None, account, std::future::pending()))
         });
         Box::pin(async { opened.map(|stream| Box::new(stream) as Box<dyn ByteStream>) })
     }
@@ -351,7 +351,7 @@ impl Provider for Client {
                 accept_over(Arc::clone(&target.rt), target.arena.clone(), Box::new(stream), accept);
             Box::pin(async move {
                 if let Ok(qp) = accepted.await {
-                    target.serve(qp, account, std::future::pending()).await;
+                    target.serve(qp, None, account, std::future::pending()).await;
                 }
             })
         });

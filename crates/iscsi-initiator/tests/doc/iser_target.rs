@@ -58,7 +58,7 @@ async fn connect(rt: &RuntimeRef, arena: Arena) -> Box<dyn QueuePair> {
     let (initiator, accepted) = futures::future::try_join(connect, accept).await.unwrap();
     let config = BudgetConfig { memory: 16 << 20, own: 64 << 10, largest: 8 << 20, connections: 1, per_client: 1 };
     let account = Budget::new(config, rt.clone()).open(std::net::IpAddr::from([127, 0, 0, 1]).into()).unwrap();
-    rt.spawn("target", Box::pin(target.serve(accepted, account, std::future::pending())));
+    rt.spawn("target", Box::pin(target.serve(accepted, None, account, std::future::pending())));
     initiator
 }
 

@@ -98,7 +98,7 @@ impl Bench {
             stats: Arc::clone(stats),
             registration: Arc::new(Registration::new(RegistrationSettings::new(Strategy::Dynamic))),
         };
-        self.spawn(server.serve(theirs, self.account_of(Ipv4Addr::LOCALHOST.into()), self.stopped()));
+        self.spawn(server.serve(theirs, None, self.account_of(Ipv4Addr::LOCALHOST.into()), self.stopped()));
         let domain = ours.domain();
         let config = login_config(isid, settings);
         let Ok(LoggedIn::Established(connection)) = log_in(ours, self.arena.clone(), config).await else {

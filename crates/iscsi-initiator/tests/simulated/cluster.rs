@@ -162,7 +162,7 @@ async fn accept_rdma(mut listener: Box<dyn Listener>, target: IserTarget, budget
             "connection",
             Box::pin(async move {
                 if let Ok(qp) = accepted.await {
-                    target.serve(qp, account, pending()).await;
+                    target.serve(qp, None, account, pending()).await;
                 }
             }),
         );
@@ -176,6 +176,6 @@ async fn accept_tcp(mut listener: Box<dyn StreamListener>, target: TcpTarget, bu
             continue;
         };
         let target = target.clone();
-        Arc::clone(&target.rt).spawn("connection", Box::pin(target.serve(stream, account, pending())));
+        Arc::clone(&target.rt).spawn("connection", Box::pin(target.serve(stream, None, account, pending())));
     }
 }

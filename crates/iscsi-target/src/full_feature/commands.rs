@@ -263,8 +263,9 @@ impl FullFeature<'_> {
     fn answer_text(&mut self, itt: u32) {
         let Some((asked, after)) = self.discovered.take() else { return };
         let Names { initiator, target, local } = &self.names;
-        let table = &self.service.table;
-        let (text, last) = table.discover(&asked, after.as_ref(), initiator, target.as_ref(), local);
+        let (table, security) = (&self.service.table, self.service.security());
+        let (text, last) =
+            table.discover(&asked, after.as_ref(), initiator, security, target.as_ref(), local);
         self.session.answer_text(itt, text, last.is_some());
         self.discovered = last.map(|last| (asked, Some(last)));
     }

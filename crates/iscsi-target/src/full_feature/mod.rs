@@ -182,8 +182,8 @@ impl<'a> FullFeature<'a> {
         }
     }
 
-    /// Ready when the session ends at once: it is reinstated, another client needs its place, the account is evicted, or the
-    /// time for a discovery has passed. When `stop` completes, or the
+    /// Ready when the session ends at once: it is reinstated, another client needs its place, the account is evicted, the
+    /// target wants more protection, the client is not trusted any more, or the time for a discovery has passed. When `stop` completes, or the
     /// target is removed, the initiator is requested to log out.
     pub(crate) fn poll_order(
         &mut self,
@@ -193,6 +193,9 @@ impl<'a> FullFeature<'a> {
         let order = self.registered.control.order(cx);
         if order == Order::End || self.account.poll_evicted(cx).is_ready() {
             return Poll::Ready(End::Closed);
+        }
+        if let Poll::Ready(end) = self.service.poll_untrusted(cx) {
+            return Poll::Ready(end);
         }
         if self.discovery.as_mut().is_some_and(|(_, limit)| limit.as_mut().poll(cx).is_ready()) {
             return Poll::Ready(End::Stalled);

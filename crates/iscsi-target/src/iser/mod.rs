@@ -25,6 +25,7 @@ use millrace_iscsi::{
 };
 use millrace_rdma::{ConnectParams, QueuePair, registration::Registration};
 use millrace_runtime::RuntimeRef;
+use millrace_tls::ServerSession;
 
 use crate::{
     config::ConnectionLimits, end::End, login::LoggedIn, service::Service, stats::TargetStats,
@@ -75,19 +76,20 @@ impl IserTarget {
         }
     }
 
-    /// Serves a connection that was accepted with [`Self::connect_params`], until the initiator logs out or closes it,
-    /// violates the protocol or is too slow, the account is evicted, or `stop` completes (then the initiator is asked
+    /// Serves a connection that was accepted with [`Self::connect_params`], perhaps within a session of TLS, until the initiator
+    /// logs out or closes it, violates the protocol, is too slow or is not trusted any more, the account is evicted, or `stop` completes (then the initiator is asked
     /// to log out). Memory is charged to `account`, whose budget allows
     /// [`MAX_COMMAND_MEMORY`](crate::MAX_COMMAND_MEMORY) at once. Commands in progress at the end are always
     /// completed.
     pub async fn serve(
         self,
         qp: Box<dyn QueuePair>,
+        tls: Option<ServerSession>,
         mut account: Account,
         stop: impl Future<Output = ()> + Send,
     ) {
         let Self { table, rt, arena, limits, stats, registration } = self;
-        let service = Service { table, rt, arena, limits: with_iser(limits), stats };
+        let service = Service { table, rt, arena, limits: with_iser(limits), stats, tls };
         service.opened();
         let mut stop = pin!(stop);
         let peer = Some(qp.info().peer);

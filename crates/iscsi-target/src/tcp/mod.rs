@@ -17,6 +17,7 @@ use millrace_buffer::Arena;
 use millrace_iscsi::pdu::PduReader;
 use millrace_iscsi::stream::{Input, Output};
 use millrace_runtime::{ByteStream, RuntimeRef};
+use millrace_tls::ServerSession;
 
 use crate::{
     config::ConnectionLimits, end::End, linger, service::Service, stats::TargetStats, table::TargetTable,
@@ -51,7 +52,8 @@ impl Link {
 }
 
 impl TcpTarget {
-    /// Serves one connection until the initiator logs out or closes it, violates the protocol or is too slow, the
+    /// Serves one connection, whose stream may be that of a session of TLS, until the initiator logs out or closes it, violates
+    /// the protocol, is too slow or is not trusted any more, the
     /// account is evicted, or `stop` completes (then the initiator is requested to log out). Memory is charged to
     /// `account`, whose budget allows [`MAX_COMMAND_MEMORY`](crate::MAX_COMMAND_MEMORY) at once. Commands in
     /// progress at the end are always completed. The account is released before the stream is closed, which takes up to
@@ -59,11 +61,12 @@ impl TcpTarget {
     pub async fn serve(
         self,
         stream: Box<dyn ByteStream>,
+        tls: Option<ServerSession>,
         mut account: Account,
         stop: impl Future<Output = ()> + Send,
     ) {
         let Self { table, rt, arena, limits, stats } = self;
-        let service = Service { table, rt, arena, limits, stats };
+        let service = Service { table, rt, arena, limits, stats, tls };
         service.opened();
         let mut stop = pin!(stop);
         let reader = PduReader::new(millrace_iscsi::login::MAX_LOGIN_DATA);

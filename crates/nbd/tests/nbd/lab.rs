@@ -153,7 +153,7 @@ impl Backend {
                 let Some(target) = self.target.lock().unwrap().clone() else { continue };
                 let account = budget.open(peer.ip().into()).unwrap();
                 let stream = Box::new(TcpByteStream::new(stream.into_std().unwrap()).unwrap());
-                let served = target.serve(stream, account, std::future::pending());
+                let served = target.serve(stream, None, account, std::future::pending());
                 self.connections.lock().unwrap().spawn(served);
             }
         });

@@ -29,7 +29,7 @@ impl StreamProvider for Network {
     fn connect(&self, _: LocalPort, _: SocketAddr) -> BoxFuture<'static, io::Result<Box<dyn ByteStream>>> {
         let (ours, theirs) = memory_stream(1 << 16, usize::MAX);
         let account = self.budget.open(IpAddr::V4(Ipv4Addr::LOCALHOST).into()).unwrap();
-        let served = self.target.clone().serve(Box::new(theirs), account, pending());
+        let served = self.target.clone().serve(Box::new(theirs), None, account, pending());
         self.target.rt.spawn("target", Box::pin(served));
         Box::pin(async { Ok(Box::new(ours) as Box<dyn ByteStream>) })
     }

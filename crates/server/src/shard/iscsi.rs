@@ -15,6 +15,7 @@ use millrace_tls::{Accepted, Protocol, ServerSession, TransportSecurity};
 use super::{
     OpenStream, ShardWorker,
     set_up::{AcceptedRdma, SetUp},
+    stop_requested,
 };
 
 /// The first byte of a handshake record of TLS (RFC 8446, 5.1).
@@ -137,16 +138,15 @@ impl BlockConnection {
     }
 
     async fn tcp(self, stream: Box<dyn ByteStream>, session: Option<ServerSession>) {
-        let Self { mut target, peer, connection, account, set_up, .. } = self;
+        let Self { target, peer, connection, account, set_up, .. } = self;
         let security = security(session.as_ref());
-        target.limits.security = security;
         tracing::info!(%peer, connection, %security, "iSCSI connection up");
-        target.serve(stream, account, set_up.stopped_or_refused(session, peer)).await;
+        target.serve(stream, session, account, stop_requested(set_up.stopped)).await;
         tracing::info!(%peer, connection, "iSCSI connection down");
     }
 
     async fn iser(self, accepted: Option<AcceptedRdma>) {
-        let Self { mut iser, peer, connection, account, set_up, .. } = self;
+        let Self { iser, peer, connection, account, set_up, .. } = self;
         let (qp, session) = match accepted {
             Some(Ok(accepted)) => accepted,
             Some(Err(e)) => return tracing::warn!(%peer, "iSER connection set-up failed: {e}"),
@@ -154,9 +154,8 @@ impl BlockConnection {
         };
         let ConnectionInfo { ird, ord, crc, .. } = *qp.info();
         let security = security(session.as_ref());
-        iser.limits.security = security;
         tracing::info!(%peer, connection, ird, ord, crc, %security, "iSER connection up");
-        iser.serve(qp, account, set_up.stopped_or_refused(session, peer)).await;
+        iser.serve(qp, session, account, stop_requested(set_up.stopped)).await;
         tracing::info!(%peer, connection, "iSER connection down");
     }
 }

@@ -1,6 +1,6 @@
 //! The set-up of connections whose peers may begin with TLS.
 
-use std::{future::poll_fn, io, net::SocketAddr, pin::pin, sync::Arc, task::Poll, time::Duration};
+use std::{future::poll_fn, io, pin::pin, sync::Arc, time::Duration};
 
 use futures::future::{Either, select};
 use millrace_admission::Account;
@@ -37,17 +37,6 @@ impl SetUp {
         match select(pin!(step), cancelled).await {
             Either::Left((result, _)) => Some(result),
             Either::Right(_) => None,
-        }
-    }
-
-    /// Completes when the server is requested to stop, or the client's certificate is not trusted any more.
-    pub(super) async fn stopped_or_refused(self, session: Option<ServerSession>, peer: SocketAddr) {
-        let refused = poll_fn(|cx| match &session {
-            Some(session) => session.poll_refused(cx).map(ToString::to_string),
-            None => Poll::Pending,
-        });
-        if let Either::Right((why, _)) = select(Box::pin(stop_requested(self.stopped)), refused).await {
-            tracing::info!(%peer, "connection ends: {why}");
         }
     }
 

@@ -1,12 +1,20 @@
 //! Exports that want TLS or certain certificates, and the replacement of the server's files.
 
 use std::{
+    future::poll_fn,
     io,
+    net::SocketAddr,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
 
+use millrace_iscsi::{
+    login::{InitiatorConfig as LoginConfig, InitiatorLogin, InitiatorStep, MAX_LOGIN_DATA},
+    negotiation::Settings,
+    pdu::{Isid, PduReader, Response},
+    stream::{Input, Output, Segment},
+};
 use millrace_iscsi_initiator::BlockDevice;
 use millrace_nfs::{
     v3::{CreateArgs, CreateHow, CreateOk, FileHandle, GetattrArgs, Procedure, Res, Sattr, Status, WccData},
@@ -428,6 +436,13 @@ async fn read_block(url: &str) -> Result<(), String> {
 
 #[test]
 fn disks_are_used_with_the_protection_that_their_target_wants() {
+    // One listener for both protocols, and one for each.
+    for iser in [[127, 0, 0, 1], [127, 0, 0, 2]] {
+        disks_are_used((iser, 0).into());
+    }
+}
+
+fn disks_are_used(listen_iser: SocketAddr) {
     run(async {
         let dir = tempfile::tempdir().unwrap();
         let own = issue(dir.path(), "client", "client.test");
@@ -448,16 +463,20 @@ fn disks_are_used_with_the_protection_that_their_target_wants() {
         let start = Config {
             targets,
             listen_iscsi: Some(([127, 0, 0, 1], 0).into()),
-            listen_iser: Some(([127, 0, 0, 1], 0).into()),
+            listen_iser: Some(listen_iser),
             provider: ProviderChoice::Iwarp,
             tls: Some(files.clone()),
             ..config(&["/x=memory:16MiB"])
         };
         let mut server = Server::start(start.clone()).unwrap();
-        let at = server.iscsi_addr().unwrap();
+        let at = |scheme| match scheme {
+            "iser" => server.iser_addr().unwrap(),
+            _ => server.iscsi_addr().unwrap(),
+        };
+        let addresses = [("iscsi", at("iscsi")), ("iser", at("iser"))];
         let ca = format!("tls_name=nfs.test&tls_ca={}", files.certificate.display());
         let with_own = format!("{ca}&tls_cert={}&tls_key={}", own.certificate.display(), own.key.display());
-        for scheme in ["iscsi", "iser"] {
+        for (scheme, at) in addresses {
             for (protection, options) in [
                 (0, String::new()),
                 (1, format!("?xprtsec=tls&{ca}")),
@@ -478,7 +497,7 @@ fn disks_are_used_with_the_protection_that_their_target_wants() {
             let name = "iqn.2026-01.example.millrace:none/0?xprtsec=tls";
             let ca = format!("tls_ca={}", files.certificate.display());
             let e = read_block(&format!("{scheme}://{at}/{name}&{ca}")).await.unwrap_err();
-            assert!(e.contains("is not for 127.0.0.1") && e.contains("tls_name=NAME"), "{e}");
+            assert!(e.contains(&format!("is not for {}", at.ip())) && e.contains("tls_name=NAME"), "{e}");
         }
         // The server may count it after the client has the error.
         while server.stats().tls.failed < 2 {
@@ -487,7 +506,7 @@ fn disks_are_used_with_the_protection_that_their_target_wants() {
         let clear =
             Config { tls: None, targets: vec![target("none", TransportSecurity::None)], ..start.clone() };
         server.reload(&clear).unwrap();
-        for scheme in ["iscsi", "iser"] {
+        for (scheme, at) in addresses {
             let url = format!("{scheme}://{at}/iqn.2026-01.example.millrace:none/0?xprtsec=tls&{ca}");
             let e = read_block(&url).await.unwrap_err();
             assert!(e.contains("only Millrace with [tls]"), "{e}");
@@ -497,5 +516,112 @@ fn disks_are_used_with_the_protection_that_their_target_wants() {
         let found = &wanting.invalid_settings()[0];
         assert_eq!(found.field, "targets.0.xprtsec");
         assert!(found.reason.contains("there is no [tls]"), "{}", found.reason);
+    });
+}
+
+/// Logs in over a stream, and returns what the target sends after that until it closes the connection.
+async fn sent_after_login(
+    mut stream: Box<dyn ByteStream>,
+    target: &str,
+    then: impl FnOnce(),
+) -> Vec<Response> {
+    let config = LoginConfig {
+        initiator: "iqn.2026-01.example:host".parse().unwrap(),
+        target: Some(target.parse().unwrap()),
+        isid: Isid([0x80, 0, 0, 0, 0, 1]),
+        cid: 1,
+        cmd_sn: 1,
+        settings: Settings::default(),
+        chap: None,
+        random: [7; 33],
+        redirects: 0,
+    };
+    let (mut input, mut output) = (Input::new(PduReader::new(MAX_LOGIN_DATA)), Output::default());
+    let (mut login, mut pdu) = InitiatorLogin::new(config);
+    loop {
+        output.push(&pdu.bhs, Segment::Bytes(pdu.data), 0);
+        poll_fn(|cx| output.poll_flush(cx, &mut *stream)).await.unwrap();
+        let (bhs, data) = input.receive(&mut *stream).await.unwrap();
+        match login.receive(&bhs, &data).unwrap() {
+            InitiatorStep::Send(next) => pdu = next,
+            InitiatorStep::Established(_) => break,
+            InitiatorStep::Redirect { .. } => panic!("redirected"),
+        }
+    }
+    then();
+    let mut sent = Vec::new();
+    while let Ok((bhs, _)) = input.receive(&mut *stream).await {
+        sent.push(Response::decode(&bhs).unwrap());
+    }
+    sent
+}
+
+#[test]
+fn a_session_whose_certificate_is_revoked_is_not_asked_to_end() {
+    run(async {
+        let dir = tempfile::tempdir().unwrap();
+        let ca = Authority::new(dir.path());
+        let own = ca.issue("host", 7);
+        let files = ServerFiles { client_ca: Some(ca.file()), ..issue(dir.path(), "server", "nfs.test") };
+        let mut target =
+            TargetSettings::new(target_name("disk").unwrap(), vec!["/x/disk,size=1MiB".parse().unwrap()]);
+        target.xprtsec = TransportSecurity::Mtls;
+        let start = Config {
+            targets: vec![target],
+            listen_iscsi: Some(([127, 0, 0, 1], 0).into()),
+            tls: Some(files.clone()),
+            ..config(&["/x=memory:16MiB"])
+        };
+        let mut server = Server::start(start.clone()).unwrap();
+        let certificate = Some((own.certificate, own.key));
+        let client =
+            ClientConfig::load(&ClientFiles { ca: Some(files.certificate.clone()), certificate }).unwrap();
+        let stream = Box::new(TcpByteStream::connect(server.iscsi_addr().unwrap()).await.unwrap());
+        let name = PeerName::parse("nfs.test").unwrap();
+        let stream = TlsStream::connect(stream, &client.for_protocol(Protocol::Iscsi), &name).await.unwrap();
+        let revoked = Config { tls: Some(ServerFiles { client_crl: Some(ca.revoke(7)), ..files }), ..start };
+        let sent = sent_after_login(Box::new(stream), "iqn.2026-01.example.millrace:disk", || {
+            server.reload(&revoked).unwrap();
+        })
+        .await;
+        assert_eq!(sent, []);
+        server.stop(Duration::from_secs(5)).await;
+    });
+}
+
+#[test]
+fn sessions_end_if_a_reload_makes_their_target_want_more_protection() {
+    run(async {
+        let dir = tempfile::tempdir().unwrap();
+        let target = |xprtsec| TargetSettings {
+            xprtsec,
+            ..TargetSettings::new(target_name("disk").unwrap(), vec!["/x/disk,size=1MiB".parse().unwrap()])
+        };
+        let start = Config {
+            targets: vec![target(TransportSecurity::None)],
+            listen_iscsi: Some(([127, 0, 0, 1], 0).into()),
+            listen_iser: Some(([127, 0, 0, 1], 0).into()),
+            provider: ProviderChoice::Iwarp,
+            tls: Some(issue(dir.path(), "server", "nfs.test")),
+            ..config(&["/x=memory:16MiB"])
+        };
+        let mut server = Server::start(start.clone()).unwrap();
+        let at = server.iscsi_addr().unwrap();
+        let mut devices = Vec::new();
+        for scheme in ["iscsi", "iser"] {
+            let url = format!("{scheme}://{at}/iqn.2026-01.example.millrace:disk/0");
+            let mut options = millrace_iscsi_initiator::Options::default();
+            (options.timeout, options.provider) = (Duration::from_secs(1), ProviderChoice::Iwarp);
+            let device = BlockDevice::connect(&url.parse().unwrap(), &options).await.unwrap();
+            device.read_at_into(0, device.buffer(4096).unwrap()).await.unwrap();
+            devices.push(device);
+        }
+        let raised = Config { targets: vec![target(TransportSecurity::Tls)], ..start };
+        server.reload(&raised).unwrap();
+        for device in devices {
+            let e = device.read_at_into(0, device.buffer(4096).unwrap()).await.unwrap_err().to_string();
+            assert!(e.contains("if the target wants"), "{e}");
+        }
+        server.stop(Duration::from_secs(5)).await;
     });
 }

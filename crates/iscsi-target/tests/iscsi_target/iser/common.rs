@@ -177,7 +177,7 @@ impl Bench {
             }
         };
         let qp = Box::new(Observed { qp: server, meter: Arc::clone(&self.meter), rt: rt() });
-        self.spawn(self.server().serve(qp, self.account_of(host), self.stopped()));
+        self.spawn(self.server().serve(qp, None, self.account_of(host), self.stopped()));
         Client::new(client, arena, rt())
     }
 

@@ -98,7 +98,7 @@ impl Bench {
         let (ours, theirs) = memory_stream(capacity, segment);
         let client = Client::new(ours);
         let theirs = Box::new(Socket { stream: theirs, writes: Arc::clone(&client.received) });
-        self.spawn(self.server.clone().serve(theirs, self.account_of(addr), self.stopped()));
+        self.spawn(self.server.clone().serve(theirs, None, self.account_of(addr), self.stopped()));
         client
     }
 

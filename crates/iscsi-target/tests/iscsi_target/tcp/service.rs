@@ -5,12 +5,13 @@ use millrace_iscsi::{
     discovery::{self, SendTargets},
     login::{LoginError, Status},
     negotiation::Settings,
-    pdu::{RejectReason, TaskFunction, TaskResult},
+    pdu::{RejectReason, Response, Stage, TaskFunction, TaskResult},
     session::{Direction, InitiatorEvent},
 };
 use millrace_iscsi_target::ConnectionLimits;
+use millrace_tls::TransportSecurity;
 
-use super::common::{Ended, TARGET, name, pattern, run, rw10, target};
+use super::common::{Ended, NAMES, TARGET, login, name, pattern, run, rw10, target};
 
 #[test]
 fn data_is_written_immediately_unsolicited_and_by_request() {
@@ -90,7 +91,9 @@ fn discovery_lists_the_permitted_targets_and_their_addresses() {
         let mut other = target(&bench.device);
         (other.name, other.initiators) =
             (name("iqn.2026-01.example:other"), vec![name("iqn.2026-01.example:x")]);
-        bench.server.table.replace(vec![target(&bench.device), other]).unwrap();
+        let mut protected = target(&bench.device);
+        (protected.name, protected.xprtsec) = (name("iqn.2026-01.example:tls"), TransportSecurity::Tls);
+        bench.server.table.replace(vec![target(&bench.device), other, protected]).unwrap();
         let mut client = bench.connect();
         client.log_in_to(1, None).await.unwrap();
         client.session().send_text(SendTargets::All.encode()).unwrap();
@@ -103,10 +106,12 @@ fn discovery_lists_the_permitted_targets_and_their_addresses() {
         assert_eq!(targets[0].name.as_str(), TARGET);
         assert_eq!(targets[0].addresses[0].to_string(), "127.0.0.1:2,1");
         client.log_out().await;
-        let mut client = bench.connect();
-        let refused = client.log_in_to(1, Some(name("iqn.2026-01.example:other"))).await;
-        assert_eq!(refused, Err(LoginError::Status(Status::FORBIDDEN)));
-        client.expect_end().await;
+        for forbidden in ["iqn.2026-01.example:other", "iqn.2026-01.example:tls"] {
+            let mut client = bench.connect();
+            let refused = client.log_in_to(1, Some(name(forbidden))).await;
+            assert_eq!(refused, Err(LoginError::Status(Status::FORBIDDEN)));
+            client.expect_end().await;
+        }
         let mut client = bench.connect();
         let refused = client.log_in_to(1, Some(name("iqn.2026-01.example:none"))).await;
         assert_eq!(refused, Err(LoginError::Status(Status::NOT_FOUND)));
@@ -262,6 +267,30 @@ fn a_removed_target_asks_for_a_logout() {
         let dropped = |event: &InitiatorEvent| matches!(event, InitiatorEvent::Dropped { .. }).then_some(());
         rude.event(dropped).await.unwrap();
         rude.expect_end().await;
+        bench.expect_idle().await;
+    });
+}
+
+#[test]
+fn sessions_with_less_protection_than_their_target_begins_to_want_end_at_once() {
+    run(ConnectionLimits::default(), async |bench| {
+        let mut client = bench.connect();
+        client.log_in(1).await.unwrap();
+        // Another one is between the stages of its login.
+        let mut late = bench.connect();
+        let first = login(|r| (r.stage, r.next) = (Stage::Security, Some(Stage::Operational)), NAMES);
+        late.send(&first.bhs, &first.data).await.unwrap();
+        let (bhs, _) = late.receive().await.unwrap();
+        assert!(matches!(Response::decode(&bhs), Ok(Response::Login(r)) if r.status_class == 0));
+
+        let mut protected = target(&bench.device);
+        protected.xprtsec = TransportSecurity::Tls;
+        bench.server.table.replace(vec![protected]).unwrap();
+        assert_eq!(client.expect_end().await, [], "no request for a logout");
+        let last = login(|_| (), b"");
+        late.send(&last.bhs, &last.data).await.unwrap();
+        let [Response::Login(refused)] = late.expect_end().await[..] else { panic!("no response") };
+        assert_eq!((refused.status_class, refused.status_detail), (2, 2));
         bench.expect_idle().await;
     });
 }

@@ -150,7 +150,7 @@ impl Scene {
         let (server, serving) = (self.server.clone(), Arc::clone(&self.serving));
         serving.fetch_add(1, Ordering::Relaxed);
         let connection = async move {
-            server.serve(Box::new(theirs), account, std::future::pending()).await;
+            server.serve(Box::new(theirs), None, account, std::future::pending()).await;
             serving.fetch_sub(1, Ordering::Relaxed);
         };
         self.rt.spawn("connection", Box::pin(connection));
