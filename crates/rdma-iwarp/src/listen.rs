@@ -77,10 +77,10 @@ where
 {
     let (began, limit) = (rt.now(), params.timeout);
     let stream = setup_timeout(&*rt, limit, connect_stream(addr, params.local_port)).await?;
-    let secured = millrace_runtime::timeout(&*rt, limit, secure(Box::new(stream))).await;
+    let left = || limit.saturating_sub(rt.now().duration_since(began));
+    let secured = millrace_runtime::timeout(&*rt, left(), secure(Box::new(stream))).await;
     let stream = secured.ok_or(ConnectionError::TimedOut(limit))??;
-    let left = limit.saturating_sub(rt.now().duration_since(began));
-    let params = ConnectParams { crc: false, timeout: left, ..params };
+    let params = ConnectParams { crc: false, timeout: left(), ..params };
     Ok(initiate(rt, stream, params, StagTables::default()).await?)
 }
 

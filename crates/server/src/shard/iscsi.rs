@@ -46,6 +46,7 @@ impl ShardWorker {
             timeout: limits.login_timeout,
             ..ConnectParams::default()
         });
+        let set_up = self.set_up(limits.login_timeout);
         BlockConnection {
             target: self.iscsi.clone(),
             iser: IserTarget { table, rt, arena, limits, stats, registration },
@@ -53,7 +54,7 @@ impl ShardWorker {
             peer,
             connection: self.shared.connections.fetch_add(1, Ordering::Relaxed),
             account,
-            set_up: self.set_up(),
+            set_up,
         }
     }
 }
@@ -78,15 +79,15 @@ impl BlockConnection {
     /// Serves a connection over TCP or iWARP; its first byte determines which, and whether it has TLS.
     pub(super) async fn serve_stream(self, open: OpenStream<TcpByteStream>, streams: Streams) {
         let Some(stream) = self.open(open) else { return };
-        let limit = self.target.limits.login_timeout;
-        let first = timeout(&*self.target.rt, limit, stream.peek());
+        let first = timeout(&*self.target.rt, self.set_up.left(), stream.peek());
         let Some(first) = self.set_up.unless_cancelled(&self.account, first).await else { return };
         let (peer, stats) = (self.peer, &self.target.stats);
         match first {
             Some(Ok(Some(TLS_HANDSHAKE))) => self.serve_tls(Box::new(stream), streams).await,
             Some(Ok(Some(MPA_REQUEST))) if streams == Streams::IscsiOrIser => {
                 let (rt, arena) = (Arc::clone(&self.iser.rt), self.iser.arena.clone());
-                let accept = accept_iwarp(rt, arena, Box::new(stream), self.params.clone());
+                let params = ConnectParams { timeout: self.set_up.left(), ..self.params.clone() };
+                let accept = accept_iwarp(rt, arena, Box::new(stream), params);
                 let accepted = self.set_up.unless_cancelled(&self.account, accept).await;
                 self.iser(accepted.map(|accepted| accepted.map(|qp| (qp, None)))).await;
             }
@@ -101,7 +102,7 @@ impl BlockConnection {
             Some(Err(e)) => tracing::debug!(%peer, "connection ended before its first byte: {e}"),
             None => {
                 stats.stalled.fetch_add(1, Ordering::Relaxed);
-                tracing::warn!(%peer, "connection closed: no byte within {limit:?}");
+                tracing::warn!(%peer, "connection closed: no byte within {:?}", self.set_up.limit);
             }
         }
     }
@@ -112,8 +113,8 @@ impl BlockConnection {
             Streams::Iscsi => &[Protocol::Iscsi],
             Streams::IscsiOrIser => &[Protocol::Iscsi, Protocol::Iwarp],
         };
-        let (set_up, limit) = (self.set_up.clone(), self.target.limits.login_timeout);
-        let Some(accepted) = set_up.accept_tls(stream, protocols, &mut self.account, limit).await else {
+        let set_up = self.set_up.clone();
+        let Some(accepted) = set_up.accept_tls(stream, protocols, &mut self.account).await else {
             return;
         };
         match accepted {
@@ -138,7 +139,8 @@ impl BlockConnection {
     }
 
     async fn tcp(self, stream: Box<dyn ByteStream>, session: Option<ServerSession>) {
-        let Self { target, peer, connection, account, set_up, .. } = self;
+        let Self { mut target, peer, connection, account, set_up, .. } = self;
+        target.limits.login_timeout = set_up.left();
         let security = security(session.as_ref());
         tracing::info!(%peer, connection, %security, "iSCSI connection up");
         target.serve(stream, session, account, stop_requested(set_up.stopped)).await;
@@ -146,7 +148,8 @@ impl BlockConnection {
     }
 
     async fn iser(self, accepted: Option<AcceptedRdma>) {
-        let Self { iser, peer, connection, account, set_up, .. } = self;
+        let Self { mut iser, peer, connection, account, set_up, .. } = self;
+        iser.limits.login_timeout = set_up.left();
         let (qp, session) = match accepted {
             Some(Ok(accepted)) => accepted,
             Some(Err(e)) => return tracing::warn!(%peer, "iSER connection set-up failed: {e}"),

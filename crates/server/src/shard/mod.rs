@@ -289,12 +289,14 @@ impl ShardWorker {
         Peer { addr, local, transport, security: TransportSecurity::None, connection }
     }
 
-    fn set_up(&self) -> SetUp {
+    fn set_up(&self, limit: Duration) -> SetUp {
         SetUp {
             tls: Arc::clone(&self.shared.tls),
             rt: Arc::clone(&self.rt),
             arena: self.shared.arena.clone(),
             stopped: self.stopped.clone(),
+            limit,
+            deadline: self.rt.now() + limit,
         }
     }
 
@@ -383,7 +385,7 @@ impl ShardWorker {
         let params = protocol.accept_params(&config, base);
         let service = self.service(addr.ip().into(), Callbacks::new(addr));
         let (counters, stats) = (Arc::clone(&self.counters), Arc::clone(&self.rdma));
-        let set_up = self.set_up();
+        let set_up = self.set_up(params.timeout);
         async move {
             let mut account = account;
             let (qp, session) = match Box::pin(set_up.accept_rdma(incoming, params, &mut account)).await {
