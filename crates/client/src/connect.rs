@@ -352,7 +352,7 @@ async fn connect_over(
     registration: Arc<Registration>,
 ) -> Result<Connection, Cause> {
     if options.tls.is_used() {
-        return Err(format!("xprtsec={} is not possible with this provider", options.tls.xprtsec).into());
+        return Err(format!("xprtsec={} is not possible with this provider", options.tls.security()).into());
     }
     let mut config = requester_config(options, registration);
     config.remote_invalidate &= provider.can_be_invalidated(addr);

@@ -1,6 +1,6 @@
 //! Options of a client.
 
-use std::{fmt, path::PathBuf, str::FromStr, sync::Arc, time::Duration};
+use std::{fmt, str::FromStr, sync::Arc, time::Duration};
 
 use millrace_oncrpc::{AuthSys, Credential, SecurityFlavor};
 use millrace_rdma::registration::{Invalidation, Registration, Settings, Strategy};
@@ -359,12 +359,7 @@ impl Options {
         self.reserved_port = url.resvport.unwrap_or(self.reserved_port);
         self.registration = url.registration.unwrap_or(self.registration);
         self.sec = url.sec.unwrap_or(self.sec);
-        self.tls.xprtsec = url.xprtsec.unwrap_or(self.tls.xprtsec);
-        let file = |given: &Option<PathBuf>, own: &mut Option<PathBuf>| *own = given.clone().or(own.take());
-        file(&url.tls_ca, &mut self.tls.ca);
-        file(&url.tls_cert, &mut self.tls.certificate);
-        file(&url.tls_key, &mut self.tls.key);
-        self.tls.name = url.tls_name.clone().or(self.tls.name);
+        self.tls = url.tls.clone().or(self.tls);
         self
     }
 

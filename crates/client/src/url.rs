@@ -4,17 +4,16 @@ use std::{
     ffi::OsString,
     fmt,
     os::unix::ffi::{OsStrExt, OsStringExt},
-    path::PathBuf,
     str::FromStr,
     time::Duration,
 };
 
 use millrace_buffer::ByteSize;
-use millrace_oncrpc::{SecurityFlavor, TransportSecurity};
+use millrace_oncrpc::SecurityFlavor;
 use millrace_rdma::registration::Strategy;
 use millrace_rdma_providers::ProviderChoice;
 use millrace_runtime::{ipv6_host, percent_decode};
-use millrace_tls::PeerName;
+use millrace_tls::Tls;
 
 use crate::{Error, Proto, Version};
 
@@ -70,16 +69,8 @@ pub struct Url {
     pub registration: Option<Strategy>,
     /// The security flavor, if given; see [`crate::Options::sec`].
     pub sec: Option<SecurityFlavor>,
-    /// The protection of the transport, if given; see [`crate::Tls::xprtsec`].
-    pub xprtsec: Option<TransportSecurity>,
-    /// The file of the authorities of the server's certificate, if given.
-    pub tls_ca: Option<PathBuf>,
-    /// The file of the client's certificate, if given.
-    pub tls_cert: Option<PathBuf>,
-    /// The file of the client's private key, if given.
-    pub tls_key: Option<PathBuf>,
-    /// The name in the server's certificate, if given.
-    pub tls_name: Option<String>,
+    /// The settings of TLS that are given.
+    pub tls: Tls,
 }
 
 impl Url {
@@ -100,11 +91,7 @@ impl Url {
             resvport: None,
             registration: None,
             sec: None,
-            xprtsec: None,
-            tls_ca: None,
-            tls_cert: None,
-            tls_key: None,
-            tls_name: None,
+            tls: Tls::default(),
         }
     }
 
@@ -158,14 +145,7 @@ impl Url {
             "mountport" => self.mountport = Some(port(value)?),
             "registration" => self.registration = Some(strategy(value)?),
             "sec" => self.sec = Some(value.parse()?),
-            "xprtsec" => self.xprtsec = Some(value.parse()?),
-            "tls_ca" => self.tls_ca = Some(file(key, value)?),
-            "tls_cert" => self.tls_cert = Some(file(key, value)?),
-            "tls_key" => self.tls_key = Some(file(key, value)?),
-            "tls_name" => {
-                let name = PeerName::parse(value).map_err(|e| e.to_string());
-                self.tls_name = name.map(|_| Some(value.to_owned()))?;
-            }
+            _ if self.tls.set(key, &unescape(value)?)? => {}
             _ => return Err(format!("unknown option {key:?}")),
         }
         Ok(())
@@ -210,11 +190,6 @@ fn size(key: &str, s: &str) -> Result<u32, String> {
     bytes
         .filter(|n| *n >= 512)
         .ok_or_else(|| format!("{key}={s}: expected a size of at least 512 bytes, such as 65536, 64K or 1M"))
-}
-
-fn file(key: &str, s: &str) -> Result<PathBuf, String> {
-    let path = unescape(s)?;
-    if path.is_empty() { Err(format!("{key} names no file")) } else { Ok(path.into()) }
 }
 
 /// Splits the authority from the URL; returns host, port, and the rest.
@@ -332,9 +307,6 @@ impl fmt::Display for Url {
             write!(f, ":{p}")?;
         }
         f.write_str(&escape(self.path.as_bytes()))?;
-        let file = |key, path: &Option<PathBuf>| {
-            path.as_ref().map(|path| format!("{key}={}", escape(path.as_os_str().as_bytes())))
-        };
         let options = [
             self.vers.map(|v| format!("vers={v}")),
             self.proto.map(|v| format!("proto={v}")),
@@ -347,13 +319,9 @@ impl fmt::Display for Url {
             self.resvport.map(|v| if v { "resvport" } else { "noresvport" }.to_owned()),
             self.registration.map(|v| format!("registration={v}")),
             self.sec.map(|v| format!("sec={v}")),
-            self.xprtsec.map(|v| format!("xprtsec={v}")),
-            file("tls_ca", &self.tls_ca),
-            file("tls_cert", &self.tls_cert),
-            file("tls_key", &self.tls_key),
-            self.tls_name.as_ref().map(|v| format!("tls_name={v}")),
         ];
-        for (n, option) in options.into_iter().flatten().enumerate() {
+        let tls = self.tls.options().map(|(key, value)| format!("{key}={}", escape(value.as_bytes())));
+        for (n, option) in options.into_iter().flatten().chain(tls).enumerate() {
             write!(f, "{}{option}", if n == 0 { '?' } else { '&' })?;
         }
         Ok(())
@@ -362,6 +330,8 @@ impl fmt::Display for Url {
 
 #[cfg(test)]
 mod tests {
+    use millrace_oncrpc::TransportSecurity;
+
     use super::*;
 
     #[test]
@@ -393,7 +363,7 @@ mod tests {
             (Some(4), Some(Duration::from_micros(100)), Some(65536), Some(1 << 20), Some(635), Some(false))
         );
         assert_eq!(
-            (u.xprtsec, u.tls_key.as_deref()),
+            (u.tls.xprtsec, u.tls.key.as_deref()),
             (Some(TransportSecurity::Mtls), Some("k&.pem".as_ref()))
         );
         assert_eq!(u.to_string(), text);

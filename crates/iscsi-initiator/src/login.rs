@@ -240,7 +240,7 @@ impl Dialer {
 
     fn refused(&self, portal: String, error: LoginError) -> Error {
         let Options { initiator, digests, .. } = &self.options;
-        let (chap, tls) = (self.chap.as_ref(), self.tls.xprtsec);
+        let (chap, tls) = (self.chap.as_ref(), self.tls.security());
         let remedy = Wanted { initiator, chap, digests: *digests, tls }.remedy(&error);
         Error::Login { portal, error, remedy }
     }

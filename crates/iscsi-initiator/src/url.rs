@@ -84,17 +84,10 @@ impl fmt::Display for Url {
             write!(f, "/{target}")?;
         }
         self.lun.map_or(Ok(()), |lun| write!(f, "/{}", lun.number()))?;
-        let Tls { xprtsec, ca, certificate, key, name } = &self.tls;
-        if !self.tls.is_used() {
-            return Ok(());
+        for (n, (option, value)) in self.tls.options().enumerate() {
+            write!(f, "{}{option}={}", if n == 0 { '?' } else { '&' }, value.display())?;
         }
-        write!(f, "?xprtsec={xprtsec}")?;
-        for (option, file) in [("tls_ca", ca), ("tls_cert", certificate), ("tls_key", key)] {
-            if let Some(file) = file {
-                write!(f, "&{option}={}", file.display())?;
-            }
-        }
-        name.as_ref().map_or(Ok(()), |name| write!(f, "&tls_name={name}"))
+        Ok(())
     }
 }
 
@@ -186,18 +179,12 @@ fn parse_portal(transport: Transport, rest: &str) -> Result<Url, String> {
 fn tls(query: &str) -> Result<Tls, String> {
     let mut tls = Tls::default();
     for option in query.split('&') {
-        match option.split_once('=') {
-            Some(("xprtsec", value)) => tls.xprtsec = value.parse()?,
-            Some(("tls_ca", file)) => tls.ca = Some(file.into()),
-            Some(("tls_cert", file)) => tls.certificate = Some(file.into()),
-            Some(("tls_key", file)) => tls.key = Some(file.into()),
-            Some(("tls_name", name)) => tls.name = Some(name.into()),
-            _ => {
-                return Err(format!(
-                    "`{option}` is not an option; there are xprtsec=none|tls|mtls, tls_ca=FILE, tls_cert=FILE, \
-                     tls_key=FILE and tls_name=NAME"
-                ));
-            }
+        let (key, value) = option.split_once('=').unwrap_or((option, ""));
+        if !tls.set(key, value.as_ref())? {
+            return Err(format!(
+                "`{option}` is not an option; there are xprtsec=none|tls|mtls, tls_ca=FILE, tls_cert=FILE, \
+                 tls_key=FILE and tls_name=NAME"
+            ));
         }
     }
     tls.check(false)?;

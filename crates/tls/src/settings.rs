@@ -1,6 +1,6 @@
 //! The protection of transports, and a client's settings for it.
 
-use std::{fmt, path::PathBuf, str::FromStr};
+use std::{borrow::Cow, ffi::OsStr, fmt, path::PathBuf, str::FromStr};
 
 use crate::{ClientConfig, ClientFiles, ConfigError, PeerName, TlsError};
 
@@ -53,9 +53,10 @@ impl fmt::Display for TransportSecurity {
 /// The protection of a client's connections, and the files that it needs.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Tls {
-    /// The protection (`xprtsec` of nfs(5)). With [`TransportSecurity::Mtls`] this client has a certificate. A connection
-    /// without this protection is never used, also not after a reconnection.
-    pub xprtsec: TransportSecurity,
+    /// The protection (`xprtsec` of nfs(5)); `None`: not stated, and as [`TransportSecurity::None`]. With
+    /// [`TransportSecurity::Mtls`] this client has a certificate. A connection without this protection is never used, also not
+    /// after a reconnection.
+    pub xprtsec: Option<TransportSecurity>,
     /// PEM of the authorities of the server's certificate; `None`: those that the system trusts.
     pub ca: Option<PathBuf>,
     /// PEM of the client's certificate.
@@ -67,9 +68,66 @@ pub struct Tls {
 }
 
 impl Tls {
+    /// Sets the option `key` of a URL or of mount(8). Returns whether it is one of these settings.
+    ///
+    /// # Errors
+    /// The reason why the value is invalid.
+    pub fn set(&mut self, key: &str, value: &OsStr) -> Result<bool, String> {
+        let text = || value.to_str().ok_or_else(|| format!("{key} is not UTF-8"));
+        let file = || match value.is_empty() {
+            true => Err(format!("{key} names no file")),
+            false => Ok(Some(value.into())),
+        };
+        match key {
+            "xprtsec" => self.xprtsec = Some(text()?.parse()?),
+            "tls_ca" => self.ca = file()?,
+            "tls_cert" => self.certificate = file()?,
+            "tls_key" => self.key = file()?,
+            "tls_name" => {
+                PeerName::parse(text()?).map_err(|e| e.to_string())?;
+                self.name = Some(text()?.into());
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// The stated settings, as [`Self::set`] has them.
+    pub fn options(&self) -> impl Iterator<Item = (&'static str, Cow<'_, OsStr>)> {
+        let Self { xprtsec, ca, certificate, key, name } = self;
+        fn file(file: &Option<PathBuf>) -> Option<Cow<'_, OsStr>> {
+            file.as_ref().map(|file| Cow::Borrowed(file.as_os_str()))
+        }
+        let options = [
+            ("xprtsec", xprtsec.map(|xprtsec| Cow::Owned(xprtsec.to_string().into()))),
+            ("tls_ca", file(ca)),
+            ("tls_cert", file(certificate)),
+            ("tls_key", file(key)),
+            ("tls_name", name.as_ref().map(|name| Cow::Borrowed(name.as_ref()))),
+        ];
+        options.into_iter().filter_map(|(option, value)| Some((option, value?)))
+    }
+
+    /// These settings, and those of `other` that these do not state.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        Self {
+            xprtsec: self.xprtsec.or(other.xprtsec),
+            ca: self.ca.or(other.ca),
+            certificate: self.certificate.or(other.certificate),
+            key: self.key.or(other.key),
+            name: self.name.or(other.name),
+        }
+    }
+
+    /// The protection of connections.
+    pub fn security(&self) -> TransportSecurity {
+        self.xprtsec.unwrap_or_default()
+    }
+
     /// Whether connections have TLS.
     pub fn is_used(&self) -> bool {
-        self.xprtsec != TransportSecurity::None
+        self.security() != TransportSecurity::None
     }
 
     /// Checks that the settings belong together. `over_adapter`: the stated provider of RDMA is `verbs`.
@@ -77,23 +135,18 @@ impl Tls {
     /// # Errors
     /// The reason, and the required change.
     pub fn check(&self, over_adapter: bool) -> Result<(), String> {
-        let files = [
-            ("tls_ca", self.ca.is_some()),
-            ("tls_cert", self.certificate.is_some()),
-            ("tls_key", self.key.is_some()),
-            ("tls_name", self.name.is_some()),
-        ];
-        let given = |name: &str| files.iter().any(|(file, given)| *file == name && *given);
-        if let (false, Some((name, _))) = (self.is_used(), files.iter().find(|(_, given)| *given)) {
+        let given = |name: &str| self.options().any(|(option, _)| option == name);
+        let mut beside = self.options().filter(|(option, _)| *option != "xprtsec");
+        if let (false, Some((name, _))) = (self.is_used(), beside.next()) {
             return Err(format!("{name} has no effect without TLS; add xprtsec=tls or xprtsec=mtls"));
         }
         if self.is_used() && over_adapter {
             return Err(format!(
                 "xprtsec={} is not possible on RDMA adapters; use proto=tcp, provider=iwarp with a Millrace server, or xprtsec=none",
-                self.xprtsec
+                self.security()
             ));
         }
-        match (self.xprtsec, given("tls_cert"), given("tls_key")) {
+        match (self.security(), given("tls_cert"), given("tls_key")) {
             (_, true, false) => {
                 Err("tls_cert needs the private key of the certificate; add tls_key=FILE".into())
             }
@@ -128,5 +181,42 @@ impl Tls {
             e if e.requires_certificate() => "use xprtsec=mtls with tls_cert=FILE and tls_key=FILE",
             _ => "",
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_set_and_shown_and_those_of_others_complete_them() {
+        let options = [
+            ("xprtsec", "mtls"),
+            ("tls_ca", "/a b"),
+            ("tls_cert", "c.pem"),
+            ("tls_key", "k&.pem"),
+            ("tls_name", "nfs.test"),
+        ];
+        let mut tls = Tls::default();
+        for (key, value) in options {
+            assert_eq!(tls.set(key, value.as_ref()), Ok(true), "{key}");
+        }
+        let shown: Vec<_> = tls.options().map(|(key, value)| (key, value.into_owned())).collect();
+        assert_eq!(shown, options.map(|(key, value)| (key, value.into())));
+        assert_eq!(tls.set("rsize", "1".as_ref()), Ok(false));
+        for (key, value, why) in [
+            ("xprtsec", "ssl", "write none, tls or mtls"),
+            ("tls_ca", "", "names no file"),
+            ("tls_name", "*.test", "neither a DNS name nor an IP address"),
+        ] {
+            assert!(tls.set(key, value.as_ref()).unwrap_err().contains(why), "{key}");
+        }
+        let mut clear = Tls::default();
+        clear.set("xprtsec", "none".as_ref()).unwrap();
+        // What is stated has precedence, also if it is no protection.
+        assert_eq!(clear.clone().or(tls.clone()).security(), TransportSecurity::None);
+        assert_eq!(Tls::default().or(tls.clone()), tls);
+        assert_eq!(tls.clone().or(clear), tls);
+        assert!(!Tls::default().is_used());
     }
 }

@@ -8,7 +8,7 @@ use std::{
 };
 
 use millrace_client::{
-    Error, Options, Proto, RetryPolicy, TlsFailure, TransportSecurity, Url,
+    Error, Options, Proto, RetryPolicy, TlsFailure, Url,
     handles::Client,
     ops::{Attributes, access},
 };
@@ -90,8 +90,9 @@ async fn answers(
     }
     let exports = millrace_client::exports(TokioRuntime::current(), url, &options()).await;
     let exports = exports.map_err(|e| protocol_error(proto, port, &e))?;
-    let xprtsec = options().with_url(url).tls.xprtsec;
-    if xprtsec != TransportSecurity::None {
+    let tls = options().with_url(url).tls;
+    if tls.is_used() {
+        let xprtsec = tls.security();
         out.push(Finding::fine("tls", format!("the connection is encrypted (xprtsec={xprtsec})")));
     }
     out.push(Finding::fine("protocol", format!("an NFS server answers over {proto} at port {port}")));
@@ -140,7 +141,7 @@ fn options() -> Options {
 fn over_tcp(url: &Url, addr: SocketAddr) -> bool {
     let stated = url.provider.or(session::global().provider).unwrap_or_default();
     let devices = || stated.to_connect(addr).is_ok_and(|chosen| chosen.provider.name() != "iwarp");
-    let has_tls = options().with_url(url).tls.xprtsec != TransportSecurity::None;
+    let has_tls = options().with_url(url).tls.is_used();
     has_tls || url.proto == Some(Proto::Tcp) || stated == ProviderChoice::Iwarp || !devices()
 }
 
