@@ -68,7 +68,11 @@ fn run<F: Future<Output = ()>>(test: impl FnOnce(Bench) -> F) {
 impl Bench {
     /// Serves the other end of the returned stream.
     fn serve(&self) -> MemoryStream {
-        let (ours, theirs) = memory_stream(1 << 20, 1000);
+        self.serve_over(memory_stream(1 << 20, 1000))
+    }
+
+    /// Serves the second of the ends.
+    fn serve_over(&self, (ours, theirs): (MemoryStream, MemoryStream)) -> MemoryStream {
         let program = Doubler { rt: Some(Arc::clone(&self.rt)), ..Doubler::default() };
         let server = TcpServer {
             service: Arc::new(Dispatcher::new([Arc::new(program) as Arc<dyn Program>])),
@@ -84,8 +88,15 @@ impl Bench {
     }
 
     async fn start(&self, name: &str) -> Result<Box<dyn ByteStream>, StartTlsError> {
-        let stream = Box::new(self.serve());
-        start_tls(stream, (100_003, 4), &self.client, &PeerName::parse(name).unwrap()).await
+        self.start_over(self.serve(), name).await
+    }
+
+    async fn start_over(
+        &self,
+        stream: MemoryStream,
+        name: &str,
+    ) -> Result<Box<dyn ByteStream>, StartTlsError> {
+        start_tls(Box::new(stream), (100_003, 4), &self.client, &PeerName::parse(name).unwrap()).await
     }
 
     async fn settle(&self, what: impl Fn() -> bool) {
@@ -155,6 +166,23 @@ fn calls_of_all_sizes_pass_after_the_transition() {
         drop(t);
         b.settle(|| b.counts() == (0, 0, 0, 0)).await;
         b.settle(|| b.budget.stats().in_use == 0).await;
+    });
+}
+
+#[test]
+fn probe_handshake_and_calls_may_arrive_byte_by_byte() {
+    run(|b| async move {
+        // The other end has read each byte before the next one is there.
+        let stream = b.serve_over(memory_stream(1, 1));
+        let mut stream = b.start_over(stream, "nfs.test").await.unwrap();
+        let call = call(1, &[0, 0], &[0, 0], &[8]);
+        let mut sent = 0;
+        while sent < call.len() {
+            sent += poll_fn(|cx| stream.poll_write(cx, &[IoSlice::new(&call[sent..])])).await.unwrap();
+        }
+        poll_fn(|cx| stream.poll_flush(cx)).await.unwrap();
+        assert_eq!(read(&mut *stream, 32).await[28..], [0, 0, 0, 16]);
+        assert_eq!(b.counts(), (1, 0, 0, 0));
     });
 }
 
@@ -266,6 +294,26 @@ fn a_silent_client_is_disconnected_and_its_memory_released() {
         assert!(b.budget.stats().in_use >= millrace_tls::HANDSHAKE_BYTES);
         assert!(read(&mut s, 1000).await.len() < 20);
         b.settle(|| b.counts().2 == 1).await;
+        b.settle(|| b.budget.stats().in_use == 0).await;
+    });
+}
+
+#[test]
+fn a_handshake_that_trickles_has_the_time_of_a_silent_one() {
+    run(|mut b| async move {
+        b.config.connection =
+            ConnectionConfig { first_call_timeout: Duration::from_millis(50), ..ConnectionConfig::default() };
+        let mut s = b.serve();
+        write(&mut s, &probe()).await;
+        assert_eq!(read(&mut s, ANSWER.len()).await, ANSWER);
+        write(&mut s, &[22, 3, 1, 0x40, 0]).await;
+        let mut sent = 0;
+        while sent < 0x4000 && b.counts().2 == 0 {
+            drop(poll_fn(|cx| s.poll_write(cx, &[IoSlice::new(&[1])])).await);
+            b.rt.sleep(Duration::from_millis(1)).await;
+            sent += 1;
+        }
+        assert!(sent < 0x4000, "the whole record was awaited");
         b.settle(|| b.budget.stats().in_use == 0).await;
     });
 }

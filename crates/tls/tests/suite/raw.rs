@@ -5,7 +5,9 @@ use std::{io::IoSliceMut, sync::Arc};
 use millrace_tls::{ClientFiles, PeerName, Protocol, Session, TlsError};
 use ring::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use rustls::{
-    ClientConnection, Connection, ConnectionTrafficSecrets, RootCertStore, ServerConnection,
+    CertificateCompressionAlgorithm, ClientConnection, Connection, ConnectionTrafficSecrets, RootCertStore,
+    ServerConnection,
+    compress::{CertCompressor, CompressionFailed, CompressionLevel},
     crypto::{
         CryptoProvider,
         ring::{cipher_suite::TLS13_AES_128_GCM_SHA256, default_provider},
@@ -88,11 +90,9 @@ fn shake(peer: &mut Connection, session: &mut Session) -> Result<(), TlsError> {
     }
 }
 
-fn rustls_client(
-    ca: &Authority,
-    alpn: &[&[u8]],
-    own: Option<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>,
-) -> Connection {
+type Pair = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
+
+fn rustls_client_config(ca: &Authority, alpn: &[&[u8]], own: Option<Pair>) -> rustls::ClientConfig {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(ca.ca()).unwrap()).unwrap();
     let builder = rustls::ClientConfig::builder_with_provider(provider());
@@ -104,8 +104,22 @@ fn rustls_client(
     };
     config.alpn_protocols = alpn.iter().map(|p| p.to_vec()).collect();
     config.enable_secret_extraction = true;
-    let name = "nfs.test".try_into().unwrap();
-    ClientConnection::new(Arc::new(config), name).unwrap().into()
+    config
+}
+
+fn rustls_client(ca: &Authority, alpn: &[&[u8]], own: Option<Pair>) -> Connection {
+    let config = rustls_client_config(ca, alpn, own);
+    ClientConnection::new(Arc::new(config), "nfs.test".try_into().unwrap()).unwrap().into()
+}
+
+fn rustls_server_config((chain, key): Pair) -> rustls::ServerConfig {
+    let builder = rustls::ServerConfig::builder_with_provider(provider());
+    let builder = builder.with_protocol_versions(&[&rustls::version::TLS13]).unwrap().with_no_client_auth();
+    let mut config = builder.with_single_cert(chain, key).unwrap();
+    config.alpn_protocols = vec![b"sunrpc".to_vec()];
+    config.enable_secret_extraction = true;
+    config.send_tls13_tickets = 0;
+    config
 }
 
 /// A server and the direction to it.
@@ -226,13 +240,8 @@ fn data_ends_with_the_closure_alert() {
 fn tickets_are_discarded_and_limited() {
     let ca = Authority::new();
     let (certificate, key) = ca.issue("server", &["nfs.test"], |_| {});
-    let builder = rustls::ServerConfig::builder_with_provider(provider());
-    let builder = builder.with_protocol_versions(&[&rustls::version::TLS13]).unwrap().with_no_client_auth();
     let chain = vec![CertificateDer::from_pem_file(certificate).unwrap()];
-    let mut config = builder.with_single_cert(chain, PrivateKeyDer::from_pem_file(key).unwrap()).unwrap();
-    config.alpn_protocols = vec![b"sunrpc".to_vec()];
-    config.enable_secret_extraction = true;
-    config.send_tls13_tickets = 0;
+    let config = rustls_server_config((chain, PrivateKeyDer::from_pem_file(key).unwrap()));
     let mut peer = Connection::from(ServerConnection::new(Arc::new(config)).unwrap());
     let client =
         millrace_tls::ClientConfig::load(&ClientFiles { ca: Some(ca.ca()), certificate: None }).unwrap();
@@ -252,6 +261,43 @@ fn tickets_are_discarded_and_limited() {
         accepted += 1;
     }
     assert_eq!(accepted, 33);
+}
+
+/// A peer that would compress its certificate (RFC 8879).
+#[derive(Debug)]
+struct Compressor;
+
+impl CertCompressor for Compressor {
+    fn compress(&self, _: Vec<u8>, _: CompressionLevel) -> Result<Vec<u8>, CompressionFailed> {
+        panic!("this end has offered to decompress certificates");
+    }
+
+    fn algorithm(&self) -> CertificateCompressionAlgorithm {
+        CertificateCompressionAlgorithm::Zlib
+    }
+}
+
+#[test]
+fn no_end_offers_to_decompress_certificates() {
+    let ca = Authority::new();
+    let (certificate, key) = ca.issue("own", &["nfs.test"], |_| {});
+    let own = || {
+        let chain = vec![CertificateDer::from_pem_file(&certificate).unwrap()];
+        (chain, PrivateKeyDer::from_pem_file(&key).unwrap())
+    };
+    let mut session = Session::server(&ca.server(&["nfs.test"], |_| {})).unwrap();
+    let mut config = rustls_client_config(&ca, &[], Some(own()));
+    config.cert_compressors = vec![&Compressor];
+    let name = "nfs.test".try_into().unwrap();
+    let mut peer = Connection::from(ClientConnection::new(Arc::new(config), name).unwrap());
+    shake(&mut peer, &mut session).unwrap();
+    assert!(session.client_certificate().is_some());
+
+    let mut config = rustls_server_config(own());
+    config.cert_compressors = vec![&Compressor];
+    let mut peer = Connection::from(ServerConnection::new(Arc::new(config)).unwrap());
+    let mut session = Session::client(&ca.client(None), &PeerName::parse("nfs.test").unwrap()).unwrap();
+    shake(&mut peer, &mut session).unwrap();
 }
 
 #[test]
