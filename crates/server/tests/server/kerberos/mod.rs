@@ -1,6 +1,7 @@
 //! Callers with Kerberos, with a key distribution center: flavors of exports, users, retransmissions.
 
 mod caller;
+mod exports;
 mod limits;
 mod machine;
 mod owners;
