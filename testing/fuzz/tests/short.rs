@@ -65,6 +65,8 @@ short_runs! {
     nfs4_server,
     tcp_client,
     rdma_client,
+    tls_server,
+    gss_server,
     iscsi_connection,
     nbd_connection,
 }

@@ -2,6 +2,7 @@
 
 mod connection;
 mod files;
+mod gss;
 mod iscsi;
 mod iwarp;
 mod krb5;
@@ -12,7 +13,9 @@ mod record;
 mod rpc;
 mod rpcrdma;
 mod scsi;
+mod serving;
 mod text;
+mod tls;
 mod xdr;
 
 /// A fuzz target.
@@ -81,6 +84,8 @@ pub const TARGETS: &[Target] = targets! {
     nfs4_server = connection::nfs4_server, CONNECTION;
     tcp_client = connection::tcp_client, CONNECTION;
     rdma_client = connection::rdma_client, CONNECTION;
+    tls_server = tls, CONNECTION;
+    gss_server = gss, CONNECTION;
     iscsi_connection = iscsi::connection, CONNECTION;
     nbd_connection = nbd, CONNECTION;
 };
