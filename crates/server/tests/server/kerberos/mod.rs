@@ -96,16 +96,27 @@ impl Connection {
 
     /// The client's side of a context of a user with a ticket.
     fn context(&self, cache: &str) -> Client {
+        self.context_with("server.test", cache).unwrap()
+    }
+
+    /// The same with the service of a host, or the major status.
+    fn context_with(&self, host: &str, cache: &str) -> Result<Client, u32> {
         let credential = Credential::of_cache(Some(cache)).unwrap();
-        let first = Initiator::new("nfs@server.test").unwrap().step(&credential, &[]).unwrap();
+        let first = Initiator::new(&format!("nfs@{host}")).unwrap().step(&credential, &[]).unwrap();
         let Progress::Continue { token, next } = first else { panic!("{first:?}") };
         let to = self.at(NFS, 0);
-        Client::established(&self.send(&init(to, &token)), to.xid, |token| {
+        let reply = self.send(&init(to, &token));
+        let mut results = Words(answered(&reply, to.xid).2);
+        let (_handle, major) = (results.opaque(), results.word());
+        if major != 0 {
+            return Err(major);
+        }
+        Ok(Client::established(&reply, to.xid, |token| {
             let last = next.step(&credential, token).unwrap();
             let Progress::Established { context, acceptor, .. } = last else { panic!("{last:?}") };
-            assert_eq!(acceptor, "nfs/server.test@TEST.MILLRACE");
+            assert_eq!(acceptor, format!("nfs/{host}@TEST.MILLRACE"));
             context
-        })
+        }))
     }
 
     /// The results of a call with a context, or the `auth_stat`.
@@ -289,6 +300,40 @@ realm_tests! {
                 assert_eq!(tcp.read(&mut [0]).unwrap_or(0), 0);
             }
             assert_eq!(server.stats().gss.discarded, 6);
+            server.stop(Duration::from_secs(5)).await;
+        });
+    }
+
+    fn keys_of_the_keytab_are_replaced_while_the_server_runs(realm) {
+        run(async {
+            let host = "rolled.test";
+            let add = format!("ktadd -k rolled.keytab nfs/{host}\n");
+            realm.administer(&format!("addprinc -randkey nfs/{host}\naddprinc -pw secret late\n{add}"));
+            let kerberos = settings(realm, &[("alice", "1000:100")]).map(|settings| KerberosSettings {
+                keytab: Some(realm.file("rolled.keytab")),
+                ..settings
+            });
+            let exports = ["/x=memory:8MiB,sec=krb5p:krb5i:krb5"];
+            let server = Server::start(Config { kerberos, ..config(&exports) }).unwrap();
+            let connection = Connection::new(&server);
+            let (root, _) = connection.mount("/x");
+            let works = |client: &Client| {
+                let args = GetattrArgs { object: root };
+                assert!(connection.with(client, 3, Procedure::Getattr, &args).is_ok());
+            };
+            let old = realm.ticket("alice", &[]);
+            let context = connection.context_with(host, &old).unwrap();
+            works(&context);
+            realm.administer(&add);
+            let new = realm.ticket("late", &[]);
+            for ticket in [&old, &new] {
+                works(&connection.context_with(host, ticket).unwrap());
+            }
+            realm.administer(&format!("ktremove -k rolled.keytab nfs/{host} old\n"));
+            works(&context);
+            let refused = connection.context_with(host, &old).unwrap_err();
+            assert_eq!(refused, 13 << 16, "GSS_S_FAILURE: there is no key for the ticket");
+            works(&connection.context_with(host, &new).unwrap());
             server.stop(Duration::from_secs(5)).await;
         });
     }
