@@ -46,6 +46,8 @@ pub(crate) fn start(global: &Global, command: &Command) -> Result<(), Failure> {
         Command::Umount(_) => ("warn", false),
         _ => ("error", false),
     };
+    // mount(8) passes its own -v to a mount in the background.
+    let default = if daemon { default } else { level(default, global) };
     let printed = if daemon && filter.is_none() { LevelFilter::WARN } else { LevelFilter::TRACE };
     let filter = EnvFilter::try_new(filter.unwrap_or(default))
         .map_err(|e| Failure::usage(format!("--log: {e}; write a level such as debug, or module=level")))?;
@@ -66,6 +68,19 @@ pub(crate) fn start(global: &Global, command: &Command) -> Result<(), Failure> {
     let registry = tracing_subscriber::registry().with(filter).with(RateLimit::default());
     registry.with(RecentWarnings).with(lines).with(system).init();
     Ok(())
+}
+
+/// The level for -v and -q, where the command has `default`.
+fn level(default: &'static str, global: &Global) -> &'static str {
+    const MORE: [&str; 3] = ["info", "debug", "trace"];
+    match (global.quiet, usize::from(global.verbose)) {
+        (true, _) => "error",
+        (false, 0) => default,
+        (false, times) => {
+            let from = MORE.iter().position(|level| *level == default).map_or(0, |at| at + 1);
+            MORE[(from + times - 1).min(MORE.len() - 1)]
+        }
+    }
 }
 
 /// Format for logs that record time and level themselves.
@@ -247,6 +262,16 @@ mod tests {
     use std::io;
 
     use super::*;
+
+    #[test]
+    fn flags_change_the_level_of_a_command() {
+        let level = |default, verbose, quiet| level(default, &Global { verbose, quiet, ..Global::default() });
+        let of = |default| [0, 1, 2, 3, 255].map(|verbose| level(default, verbose, false));
+        assert_eq!(of("error"), ["error", "info", "debug", "trace", "trace"]);
+        assert_eq!(of("warn"), ["warn", "info", "debug", "trace", "trace"]);
+        assert_eq!(of("info"), ["info", "debug", "trace", "trace", "trace"]);
+        assert_eq!(level("info", 0, true), "error");
+    }
 
     #[test]
     fn a_call_site_above_its_rate_is_suppressed_until_its_tokens_return() {

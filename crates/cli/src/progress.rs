@@ -12,6 +12,7 @@ use millrace_program::output;
 use crate::{
     describe::{printable, shown},
     file_error::FileError,
+    session,
 };
 
 /// A progress bar on standard error, and a line for each object that could not be copied.
@@ -23,9 +24,9 @@ pub(crate) struct CopyProgress {
 }
 
 impl CopyProgress {
-    /// Shows the bar on a terminal only, and not when `quiet`.
-    pub(crate) fn new(quiet: bool) -> Self {
-        let bar = (!quiet && std::io::stderr().is_terminal()).then(|| {
+    /// Shows the bar on a terminal only, and not with --quiet or, beside a result, with --json.
+    pub(crate) fn new(json: bool) -> Self {
+        let bar = (!json && !session::global().quiet && std::io::stderr().is_terminal()).then(|| {
             let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr_with_hz(8));
             if let Ok(style) = ProgressStyle::with_template(
                 "{bytes} of {total_bytes} [{bar:30}] {bytes_per_sec}, {eta} left  {wide_msg}",

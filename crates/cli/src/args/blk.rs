@@ -135,10 +135,6 @@ pub(crate) struct BlkCpArgs {
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=128))]
     pub(crate) outstanding: u16,
 
-    /// Show no progress bar on a terminal
-    #[arg(short, long)]
-    pub(crate) quiet: bool,
-
     /// Print the result as one JSON object
     #[arg(long)]
     pub(crate) json: bool,

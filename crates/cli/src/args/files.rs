@@ -235,10 +235,6 @@ pub(crate) struct TransferArgs {
     #[arg(long)]
     pub(crate) dry_run: bool,
 
-    /// Print the path of everything that is copied or removed
-    #[arg(short, long, conflicts_with = "json")]
-    pub(crate) verbose: bool,
-
     /// Read every file back from the target and compare SHA-256 checksums
     #[arg(long)]
     pub(crate) verify: bool,
@@ -266,10 +262,6 @@ pub(crate) struct TransferArgs {
     /// Size of one record [default: the server's preferred size]
     #[arg(long, value_name = "SIZE")]
     pub(crate) record: Option<ByteSize>,
-
-    /// Show no progress bar on a terminal
-    #[arg(short, long)]
-    pub(crate) quiet: bool,
 
     /// Print the result as one JSON object
     #[arg(long)]

@@ -27,7 +27,7 @@ pub(crate) use blk::{
 };
 pub(crate) use certs::{CertsArgs, CertsCommand, CertsInitArgs};
 use clap::{
-    Args, ColorChoice, Parser, Subcommand,
+    ArgAction, Args, ColorChoice, Parser, Subcommand,
     builder::{PossibleValuesParser, TypedValueParser},
 };
 pub(crate) use devices::DevicesArgs;
@@ -90,6 +90,14 @@ pub(crate) struct Global {
     /// "warn,millrace_rpcrdma=debug"
     #[arg(long, global = true, value_name = "FILTER", env = "RUST_LOG", help_heading = "Global options")]
     pub(crate) log: Option<String>,
+
+    /// Log more than by default: info, -vv debug, -vvv trace (servers and mounts: debug, trace); copies print each path
+    #[arg(short, long, global = true, action = ArgAction::Count, conflicts_with = "quiet", help_heading = "Global options")]
+    pub(crate) verbose: u8,
+
+    /// Log errors only, and show no progress
+    #[arg(short, long, global = true, help_heading = "Global options")]
+    pub(crate) quiet: bool,
 
     /// Format of log lines: text, or json with one object per line
     #[arg(

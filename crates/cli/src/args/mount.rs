@@ -69,7 +69,7 @@ pub(crate) struct MountArgs {
     pub(crate) fake: bool,
 
     /// Accepted for mount(8) and ignored
-    #[arg(short = 'n', short_alias = 'v', action = clap::ArgAction::Count, hide = true)]
+    #[arg(short = 'n', action = clap::ArgAction::Count, hide = true)]
     pub(crate) ignored: u8,
 
     /// Accepted for mount(8): the file system type

@@ -163,7 +163,7 @@ impl<'a> Plan<'a> {
     fn transfer(&self, from: &[Location], to: &Location) -> CommandResult {
         let args = self.transfer;
         to.permits_output(args.json.then_some("--json"))?;
-        to.permits_output(args.verbose.then_some("--verbose"))?;
+        to.permits_output(prints_paths(args).then_some("--verbose"))?;
         to.permits_output(args.dry_run.then_some("--dry-run"))?;
         let rt = executor::large()?;
         let report = rt.block_on(async {
@@ -192,7 +192,7 @@ impl<'a> Plan<'a> {
                 eprintln!("millrace: {warning}");
             }
         }
-        if !args.json && !args.quiet && std::io::stderr().is_terminal() {
+        if !args.json && !session::global().quiet && std::io::stderr().is_terminal() {
             eprintln!("{}{report}", if args.dry_run { "nothing was changed; would copy: " } else { "" });
         }
         if args.json {
@@ -200,6 +200,11 @@ impl<'a> Plan<'a> {
         }
         Ok(report.outcome())
     }
+}
+
+/// Whether each path is printed; with --json, standard output has the result alone.
+fn prints_paths(args: &TransferArgs) -> bool {
+    session::global().verbose > 0 && !args.json
 }
 
 fn options(args: &TransferArgs) -> Result<Options, Failure> {
@@ -422,9 +427,9 @@ async fn run<S: Source, T: Target>(
     if let Some(name) = &destination.name {
         item.name = name.clone();
     }
-    let TransferArgs { quiet, json, dry_run, verbose, .. } = *plan.transfer;
-    let progress = CopyProgress::new(quiet || json);
-    let progress = match (dry_run && !json, verbose) {
+    let TransferArgs { json, dry_run, .. } = *plan.transfer;
+    let progress = CopyProgress::new(json);
+    let progress = match (dry_run && !json, prints_paths(plan.transfer)) {
         (true, _) => progress.with_paths(["would copy", "would remove"]),
         (_, true) => progress.with_paths(["copied", "removed"]),
         _ => progress,

@@ -72,7 +72,7 @@ async fn copy(from: &Location, to: &Location, args: &BlkCpArgs) -> Result<u64, F
     let length = source.length()?;
     let target = Side::target(to, (from, length), args).await?;
     let arena = Arena::new(ArenaConfig::default());
-    let progress = CopyProgress::new(args.quiet || args.json);
+    let progress = CopyProgress::new(args.json);
     progress.show(&Event::Started { path: &from.to_string(), bytes: length.unwrap_or(0) });
     let (source, target, arena, shown, copied) = (&source, &target, &arena, &progress, &AtomicU64::new(0));
     let outstanding = usize::from(args.outstanding);
