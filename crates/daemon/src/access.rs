@@ -60,7 +60,9 @@ impl MetricsAccess {
 }
 
 /// The content of the files.
+#[derive(PartialEq, Eq)]
 pub(crate) struct Access {
+    settings: MetricsAccess,
     pub(crate) tls: Option<ServerConfig>,
     token: Option<Vec<u8>>,
     /// Whether clients can be known by a certificate.
@@ -80,7 +82,12 @@ impl Access {
             if is_token { Ok(token.to_vec()) } else { Err(failed(what)) }
         });
         let has_client_ca = settings.tls.as_ref().is_some_and(|files| files.client_ca.is_some());
-        Ok(Self { tls, token: token.transpose()?, has_client_ca })
+        Ok(Self { settings: settings.clone(), tls, token: token.transpose()?, has_client_ca })
+    }
+
+    /// The same settings with what the files have now, if it differs.
+    pub(crate) fn renewed(&self) -> Result<Option<Self>, AccessError> {
+        Self::load(&self.settings).map(|new| (new != *self).then_some(new))
     }
 
     /// Whether a request with these headers, from a client that has proved a certificate or not, may see the statistics.

@@ -2,14 +2,21 @@
 
 use std::{
     net::{SocketAddr, TcpListener},
-    sync::Arc,
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
 use arc_swap::ArcSwap;
 use millrace_server::{Reloaded, Running, Server, Stats};
 
-use crate::{Config, DaemonError, access::Access, control_group, endpoint, observer::Observer, rpcbind};
+use crate::{
+    Config, DaemonError,
+    access::Access,
+    control_group, endpoint,
+    observer::Observer,
+    renewal::{self, Renewal},
+    rpcbind,
+};
 
 /// A running server with its metrics endpoint and its registration with rpcbind. Dropping it stops it
 /// immediately, without waiting for calls in progress; [`Self::stop`] stops it gracefully.
@@ -58,6 +65,13 @@ impl Daemon {
                 endpoint::serve(listener, observer, Arc::clone(&daemon.access), server.stopping()),
             );
         }
+        let renewal = Renewal {
+            tls: Arc::clone(server.tls()),
+            access: Arc::clone(&daemon.access),
+            error: Mutex::default(),
+        };
+        server
+            .spawn("renewal", renewal.run(Arc::clone(server.runtime()), renewal::PERIOD, server.stopping()));
         if daemon.config.rpcbind {
             let bindings = rpcbind::bindings(server.tcp_addrs(), server.rdma_addrs());
             let rt = Arc::clone(server.runtime());

@@ -17,6 +17,7 @@ mod negotiation;
 mod observer;
 mod process;
 mod prometheus;
+mod renewal;
 mod rpcbind;
 mod samples;
 mod snapshot;

@@ -13,6 +13,7 @@ use millrace_buffer::{Arena, TRIM_INTERVAL};
 use millrace_rdma::{Listener, Provider};
 use millrace_rdma_providers::{Chosen, IWARP, listen_iwarp};
 use millrace_runtime::{RuntimeExt, RuntimeRef, sync::Mutex, tokio_rt::TokioRuntime};
+use millrace_tls::TlsAcceptor;
 use millrace_vfs::FileSystemRef;
 use tokio::sync::watch;
 
@@ -414,6 +415,11 @@ impl Running {
     /// The state of NFSv4 clients, to list and to revoke.
     pub fn nfs4_state(&self) -> Nfs4State {
         Nfs4State::new(&self.shared.nfs4_clients, &self.shared.exports, &self.rt)
+    }
+
+    /// Where the connections are encrypted, to renew the certificate without a reload.
+    pub fn tls(&self) -> &Arc<TlsAcceptor> {
+        &self.shared.tls
     }
 
     /// A snapshot of the statistics since the start.

@@ -15,8 +15,8 @@ use millrace_runtime::{ByteStream, sync::Mutex};
 use slab::Slab;
 
 use crate::{
-    HANDSHAKE_BYTES, PeerCertificate, Protocol, SESSION_BYTES, ServerConfig, Session, TlsError, TlsStream,
-    TransportSecurity,
+    ConfigError, HANDSHAKE_BYTES, PeerCertificate, Protocol, SESSION_BYTES, ServerConfig, Session, TlsError,
+    TlsStream, TransportSecurity,
 };
 
 /// Handshakes in progress of one client, and of all clients. They cost processor time and memory before the client is known;
@@ -80,17 +80,45 @@ impl TlsAcceptor {
     /// Replaces the configuration for later handshakes; `None` disables TLS for them. Sessions end whose client has proved a
     /// certificate that is not trusted any more (RFC 9289 section 5.2.1). Returns whether the configuration differs.
     pub fn set(&self, config: Option<ServerConfig>) -> bool {
-        let (differs, proved): (_, Vec<_>) = {
-            let mut table = self.0.lock();
-            let differs = table.config != config;
-            table.config.clone_from(&config);
-            (differs, table.proved.iter().map(|(_, proved)| Arc::clone(proved)).collect())
+        self.replace(config, |_| true)
+    }
+
+    /// Reads the files of the configuration again if they have changed, as [`Self::set`] of them. Blocks. Returns whether they
+    /// have.
+    ///
+    /// # Errors
+    /// [`ConfigError`]; the configuration stays as it was.
+    pub fn renew(&self) -> Result<bool, ConfigError> {
+        let old = self.0.lock().config.clone();
+        let Some(new) = old.as_ref().map(ServerConfig::renewed).transpose()?.flatten() else {
+            return Ok(false);
         };
-        if differs {
-            // Without the lock, which handshakes need.
-            proved.iter().for_each(|proved| proved.verify(config.as_ref()));
-        }
-        differs
+        // Not over a configuration that was set meanwhile, perhaps with other files.
+        Ok(self.replace(Some(new), |current| *current == old))
+    }
+
+    /// Replaces the configuration if `permits` the replacement of the current one. Returns whether their content differs.
+    fn replace(
+        &self,
+        new: Option<ServerConfig>,
+        permits: impl FnOnce(&Option<ServerConfig>) -> bool,
+    ) -> bool {
+        let proved: Vec<_> = {
+            let mut table = self.0.lock();
+            if !permits(&table.config) {
+                return false;
+            }
+            let differs = table.config != new;
+            // Also with the same content: the files may be others.
+            table.config.clone_from(&new);
+            if !differs {
+                return false;
+            }
+            table.proved.iter().map(|(_, proved)| Arc::clone(proved)).collect()
+        };
+        // Without the lock, which handshakes need.
+        proved.iter().for_each(|proved| proved.verify(new.as_ref()));
+        true
     }
 
     /// Whether there is a configuration.

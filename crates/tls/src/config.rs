@@ -156,6 +156,7 @@ pub struct ServerConfig {
     pub(crate) config: Arc<rustls::ServerConfig>,
     /// Verifies certificates of clients.
     clients: Option<Arc<dyn ClientCertVerifier>>,
+    files: ServerFiles,
     /// Hash of the content of the files.
     content: [u8; 32],
 }
@@ -205,6 +206,8 @@ impl ServerConfig {
     /// # Errors
     /// [`ConfigError`].
     pub fn load(files: &ServerFiles) -> Result<Self, ConfigError> {
+        // Before the files are used: one that is replaced meanwhile makes the next [`Self::renewed`] read all again.
+        let content = content(files)?;
         let provider = crypto();
         let builder = rustls::ServerConfig::builder_with_provider(Arc::clone(&provider));
         let builder = builder.with_protocol_versions(&[&TLS13]).map_err(|e| unusable(files, &e))?;
@@ -223,7 +226,21 @@ impl ServerConfig {
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.max_early_data_size = 0;
         config.enable_secret_extraction = true;
-        Ok(Self { config: config.into(), clients, content: content(files)? })
+        Ok(Self { config: config.into(), clients, files: files.clone(), content })
+    }
+
+    /// The configuration from the same files, if their content has changed.
+    ///
+    /// # Errors
+    /// [`ConfigError`]: while files are being replaced, for instance, key and certificate may differ.
+    pub fn renewed(&self) -> Result<Option<Self>, ConfigError> {
+        if content(&self.files)? == self.content {
+            return Ok(None);
+        }
+        let mut renewed = Self::load(&self.files)?;
+        let config = Arc::make_mut(&mut renewed.config);
+        config.alpn_protocols.clone_from(&self.config.alpn_protocols);
+        Ok(Some(renewed))
     }
 
     /// The same for sessions of one of `protocols`.

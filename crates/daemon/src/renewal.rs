@@ -1,0 +1,114 @@
+//! Certificates, keys, authorities, revocation lists and tokens that are replaced while the server runs, as cert-manager,
+//! certbot and cron jobs do: the files are read again each minute, without a reload. What
+//! cannot be used, such as a new certificate whose key is not there yet, changes nothing.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use arc_swap::ArcSwap;
+use futures::{channel::oneshot, future::select, pin_mut};
+use millrace_runtime::{RuntimeExt, RuntimeRef};
+use millrace_tls::TlsAcceptor;
+
+use crate::access::Access;
+
+/// Time from one look at the files to the next.
+pub(crate) const PERIOD: Duration = Duration::from_secs(60);
+
+/// What is renewed: the certificates of the server, and the access to its metrics.
+pub(crate) struct Renewal {
+    pub(crate) tls: Arc<TlsAcceptor>,
+    pub(crate) access: Arc<ArcSwap<Access>>,
+    /// The last error, which is logged once.
+    pub(crate) error: Mutex<Option<String>>,
+}
+
+impl Renewal {
+    /// Looks at the files every `period` until `stopping` completes.
+    pub(crate) async fn run(self, rt: RuntimeRef, period: Duration, stopping: impl Future<Output = ()>) {
+        let this = Arc::new(self);
+        let renew = async {
+            loop {
+                rt.sleep(period).await;
+                let (this, (done, ended)) = (Arc::clone(&this), oneshot::channel::<()>());
+                rt.spawn_blocking(Box::new(move || {
+                    this.renew();
+                    drop(done);
+                }));
+                let _ = ended.await;
+            }
+        };
+        pin_mut!(renew, stopping);
+        select(renew, stopping).await;
+    }
+
+    /// Reads the files.
+    fn renew(&self) {
+        let tls = self.tls.renew().map_err(|e| e.to_string());
+        let old = self.access.load_full();
+        let access = old.renewed().map_err(|e| e.to_string()).map(|new| match new {
+            // Not over what a reload has stored meanwhile.
+            Some(new) => Arc::ptr_eq(&self.access.compare_and_swap(&old, Arc::new(new)), &old),
+            None => false,
+        });
+        let mut last = None;
+        for (what, result) in [("tls", tls), ("metrics_access", access)] {
+            match result {
+                Ok(true) => tracing::info!("the files of [{what}] have changed; new connections use them"),
+                Ok(false) => {}
+                Err(e) => last = Some(format!("the files of [{what}] have changed and cannot be used: {e}")),
+            }
+        }
+        let mut error = self.error.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(new) = last.as_ref().filter(|new| error.as_ref() != Some(*new)) {
+            tracing::warn!("{new}");
+        }
+        *error = last;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use hyper::{HeaderMap, header::AUTHORIZATION};
+    use millrace_runtime::tokio_rt::TokioRuntime;
+
+    use super::*;
+    use crate::MetricsAccess;
+
+    #[tokio::test]
+    async fn a_replaced_token_is_read_and_a_bad_one_changes_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let token_file = dir.path().join("token");
+        let (first, second) = ("0123456789abcdef", "fedcba9876543210");
+        fs::write(&token_file, first).unwrap();
+        let settings = MetricsAccess { token_file: Some(token_file.clone()), ..MetricsAccess::default() };
+        let access = Arc::new(ArcSwap::from_pointee(Access::load(&settings).unwrap()));
+        let admits = |token: &str| {
+            let headers = HeaderMap::from_iter([(AUTHORIZATION, format!("Bearer {token}").parse().unwrap())]);
+            access.load().admits(&headers, false)
+        };
+        let renewal = Renewal { tls: Arc::default(), access: Arc::clone(&access), error: Mutex::default() };
+        fs::write(&token_file, "short").unwrap();
+        renewal.renew();
+        assert!(admits(first));
+        assert!(renewal.error.lock().unwrap().as_ref().unwrap().contains("token_file"));
+
+        fs::write(&token_file, second).unwrap();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let period = Duration::from_millis(1);
+        let stopping = async {
+            let _ = stopped.await;
+        };
+        let task = tokio::spawn(renewal.run(TokioRuntime::current(), period, stopping));
+        while !admits(second) {
+            tokio::task::yield_now().await;
+        }
+        assert!(!admits(first));
+        drop(stop);
+        task.await.unwrap();
+    }
+}
