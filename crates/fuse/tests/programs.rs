@@ -14,8 +14,10 @@ use common::{CASES, Export, for_each, fuse_is_available, random_bytes};
 
 /// Runs a shell script in `dir`, which must succeed, and returns its output.
 fn sh(dir: &Path, script: &str) -> String {
-    let out =
-        Command::new("sh").args(["-euc", script]).current_dir(dir).stdin(Stdio::null()).output().unwrap();
+    let mut sh = Command::new("sh");
+    // Cargo is to build on the mount.
+    sh.args(["-euc", script]).current_dir(dir).env_remove("CARGO_TARGET_DIR");
+    let out = sh.stdin(Stdio::null()).output().unwrap();
     let (output, wrong) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
     assert!(out.status.success(), "{script}\n{output}{wrong}");
     output.into_owned()
