@@ -174,12 +174,11 @@ impl<'c> Caller<'c> {
             || flavors.contains(&sec.number())
             || sec == SecurityFlavor::Sys && flavors.contains(&AUTH_NONE);
         if !is_accepted {
-            let of = |n: &u32| SecurityFlavor::ALL.into_iter().find(|flavor| flavor.number() == *n);
             return Err(Error::SecurityFlavor {
                 server: self.connector.server(),
                 path: text(export),
                 used: sec,
-                accepted: flavors.iter().filter_map(of).collect(),
+                accepted: flavors.iter().filter_map(|n| SecurityFlavor::from_number(*n)).collect(),
             });
         }
         let long = || Error::BadReply {

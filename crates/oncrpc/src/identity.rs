@@ -61,6 +61,11 @@ impl SecurityFlavor {
             Self::Kerberos(protection) => 390_002 + protection as u32,
         }
     }
+
+    /// The flavor with this [number](Self::number); `None` for others, such as AUTH_NONE.
+    pub fn from_number(number: u32) -> Option<Self> {
+        Self::ALL.into_iter().find(|flavor| flavor.number() == number)
+    }
 }
 
 impl fmt::Display for SecurityFlavor {

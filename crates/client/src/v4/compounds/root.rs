@@ -94,7 +94,6 @@ impl Compound for Accepted<'_> {
         };
         r.done(put)?;
         let ok: SecinfoOk<'_> = r.next(operation)?;
-        let of = |n| SecurityFlavor::ALL.into_iter().find(|flavor| flavor.number() == n);
-        Ok(ok.flavors.0.iter().filter_map(|flavor| of(flavor.number()?)).collect())
+        Ok(ok.flavors.0.iter().filter_map(|flavor| SecurityFlavor::from_number(flavor.number()?)).collect())
     }
 }
