@@ -18,6 +18,8 @@ use tempfile::TempDir;
 const PROGRAMS: [&str; 4] = ["krb5kdc", "kdb5_util", "kadmin.local", "kinit"];
 /// The folder of the realm, in the process that a test starts.
 const VARIABLE: &str = "MILLRACE_TEST_REALM";
+/// Names the default credential cache in the process that a test starts. No file is there at first.
+const DEFAULT_CACHE: &str = "KRB5CCNAME";
 /// Starts of a center, each at another port, before the test fails.
 const STARTS: usize = 10;
 /// Attempts to connect to a center that starts, 10 ms apart.
@@ -80,7 +82,7 @@ pub fn run(test: &str, setting: &str, case: impl FnOnce(&Realm)) {
         .args([test, "--exact", "--nocapture"])
         .env(VARIABLE, running.dir.path())
         .env("KRB5_CONFIG", file)
-        .env("KRB5CCNAME", running.dir.path().join("no-default-cache"))
+        .env(DEFAULT_CACHE, running.dir.path().join(format!("cache.{}", test.replace("::", "."))))
         .env("KRB5_KTNAME", running.dir.path().join("no-default-keytab"))
         .output()
         .unwrap();
@@ -232,10 +234,28 @@ impl Realm {
     /// Gets a ticket for a user with the password `secret`, and returns the name of the credential cache. `options`
     /// are those of kinit(1).
     pub fn ticket(&self, user: &str, options: &[&str]) -> String {
-        let cache = format!(
-            "FILE:{}",
-            self.file(&format!("cache-{}-{}", user.replace('/', "-"), std::process::id())).display()
-        );
+        let name = format!("cache-{}-{}", user.replace('/', "-"), std::process::id());
+        self.ticket_in(&self.file(&name), user, options)
+    }
+
+    /// As [`Self::ticket`], in the default credential cache of the test.
+    pub fn log_in(&self, user: &str) {
+        self.ticket_in(&self.default_cache(), user, &[]);
+    }
+
+    /// Removes the default credential cache of the test, if there is one.
+    pub fn log_out(&self) {
+        let removed = fs::remove_file(self.default_cache());
+        assert!(removed.is_ok() || !self.default_cache().exists(), "{removed:?}");
+    }
+
+    /// The file of the default credential cache of the test.
+    pub fn default_cache(&self) -> PathBuf {
+        std::env::var_os(DEFAULT_CACHE).unwrap().into()
+    }
+
+    fn ticket_in(&self, file: &Path, user: &str, options: &[&str]) -> String {
+        let cache = format!("FILE:{}", file.display());
         // With the krb5.conf of the test.
         let mut kinit = Command::new(program("kinit").unwrap());
         Self::complete(kinit.args(["-c", &cache]).args(options).arg(user), "secret\n");

@@ -44,16 +44,9 @@ fn any() -> SocketAddr {
     SocketAddr::new(LOOPBACK.parse().unwrap(), 0)
 }
 
-/// Makes a cache the default one of this process, which runs one test.
-#[allow(unsafe_code)] // The environment of the process.
-fn use_cache(cache: &str) {
-    // SAFETY: no other thread uses the environment yet.
-    unsafe { std::env::set_var("KRB5CCNAME", cache) };
-}
-
 realm_tests! {
     fn files_are_read_and_written_with_every_flavor(realm) {
-        use_cache(&realm.ticket("alice", &[]));
+        realm.log_in("alice");
         let server = start(realm, &["/all=memory:64MiB,sec=krb5p:krb5i:krb5:sys,squash=none"]);
         let ends = [server.tcp_addr().unwrap(), server.rdma_addr().unwrap()];
         run(async {
@@ -81,7 +74,7 @@ realm_tests! {
     }
 
     fn a_flavor_that_the_server_does_not_accept_is_refused_with_those_that_it_does(realm) {
-        use_cache(&realm.ticket("alice", &[]));
+        realm.log_in("alice");
         let exports = ["/p=memory:16MiB,sec=krb5p", "/sys=memory:16MiB", "/two=memory:16MiB,sec=krb5i:sys"];
         let server = start(realm, &exports);
         let at = server.tcp_addr().unwrap();
@@ -118,13 +111,13 @@ realm_tests! {
         run(async {
             for version in VERSIONS {
                 let url = |host: &str| format!("nfs://{host}:{}/p?vers={version}&sec=krb5p", at.port());
-                use_cache(&format!("FILE:{}", realm.file("missing").display()));
+                realm.log_out();
                 let e = connect(url(LOOPBACK)).await.err().unwrap();
                 println!("{e}");
                 assert!(e.to_string().contains("kinit"), "{e}");
                 assert_eq!(errno(&e), rustix::io::Errno::ACCESS);
 
-                use_cache(&realm.ticket("alice", &[]));
+                realm.log_in("alice");
                 let e = connect(url("localhost")).await.err().unwrap();
                 println!("{e}");
                 assert!(e.to_string().contains("alice@TEST.MILLRACE to nfs@localhost"), "{e}");
@@ -132,7 +125,7 @@ realm_tests! {
 
                 // The ticket is valid for two seconds: a slow machine needs more than one to begin.
                 let client = loop {
-                    use_cache(&realm.ticket("mayfly", &[]));
+                    realm.log_in("mayfly");
                     if let Ok(client) = connect(url(LOOPBACK)).await {
                         break client;
                     }
@@ -156,7 +149,7 @@ realm_tests! {
     }
 
     fn a_context_that_the_server_has_lost_is_replaced_and_the_call_repeated(realm) {
-        use_cache(&realm.ticket("alice", &[]));
+        realm.log_in("alice");
         for version in VERSIONS {
             let exports = ["/p=memory:16MiB,sec=krb5p:sys,squash=none"];
             let mut server = start(realm, &exports);
@@ -197,7 +190,7 @@ realm_tests! {
         std::os::unix::fs::chown(path(owner), Some(owner), None).unwrap();
         std::os::unix::fs::symlink(path(owner), path(stranger)).unwrap();
         realm.administer("addprinc -pw secret bob\n");
-        use_cache(&realm.ticket("bob", &[]));
+        realm.log_in("bob");
         let server = start(realm, &["/p=memory:16MiB,sec=krb5p:sys,squash=none"]);
         let at = server.tcp_addr().unwrap();
         run(async {
