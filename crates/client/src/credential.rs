@@ -2,23 +2,29 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Weak},
+    sync::{Arc, LazyLock, Weak},
+    time::Duration,
 };
 
 use millrace_buffer::Arena;
 use millrace_oncrpc::{
-    Credential, EncodedCredential, Protection, Request, SecurityFlavor,
-    gss::{CallSeal, GssClient},
+    Credential, EncodedCredential, Protection, Request, SecurityFlavor, Transport,
+    gss::{CallSeal, GssClient, GssError, InitiatorThreads},
 };
 use millrace_runtime::{RuntimeRef, sync::Mutex};
 use millrace_xdr::{Encode, Encoder};
 
 use crate::{Identity, kerberos::Tickets};
 
+/// Threads of this process on which contexts are initiated: an eighth of those that Tokio has for work that blocks, so that
+/// stuck ones do not stop other work. Each user has one at most.
+static INITIATOR_THREADS: LazyLock<InitiatorThreads> = LazyLock::new(|| InitiatorThreads::new(64));
+
 /// The credential of a caller.
 pub(crate) struct CallCredential {
+    /// AUTH_NONE of calls with Kerberos: what protects a call replaces it.
     encoded: EncodedCredential,
-    /// What protects the calls.
+    /// The security context of the caller; `None` with AUTH_SYS.
     gss: Option<Arc<GssClient>>,
 }
 
@@ -40,14 +46,32 @@ impl PartialEq for CallCredential {
 }
 
 impl CallCredential {
-    /// The security context of the caller, if calls are protected.
-    pub(crate) fn gss(&self) -> Option<&Arc<GssClient>> {
-        self.gss.as_ref()
+    /// What protects the next call of `program`, a number and a version, on `transport`; `None`: the flavor needs nothing. The
+    /// call waits for its security context for at most `limit`.
+    ///
+    /// # Errors
+    /// [`GssError`]
+    pub(crate) async fn seal(
+        &self,
+        transport: &Arc<dyn Transport>,
+        program: (u32, u32),
+        limit: impl FnOnce() -> Duration,
+    ) -> Result<Option<CallSeal>, GssError> {
+        let Some(gss) = &self.gss else { return Ok(None) };
+        match gss.ready(transport, program) {
+            Some(seal) => Ok(Some(seal)),
+            // Boxed, because it is rare and would enlarge every call.
+            None => Box::pin(gss.seal(transport, program, limit())).await.map(Some),
+        }
     }
 
-    /// What protects the next call, if that is ready.
-    pub(crate) fn seal(&self) -> Option<CallSeal> {
-        self.gss.as_ref()?.ready()
+    /// As [`Self::seal`], for a call at the end of the client, which waits for nothing. `None`: the flavor needs it, and there
+    /// is no context.
+    pub(crate) fn seal_last(&self) -> Option<Option<CallSeal>> {
+        match &self.gss {
+            None => Some(None),
+            Some(gss) => gss.seal_last().map(Some),
+        }
     }
 }
 
@@ -90,7 +114,8 @@ impl Callers {
         }
         by_uid.retain(|_, known| known.strong_count() > 0);
         let tickets = Arc::new(Tickets::new(&self.host, uid));
-        let gss = GssClient::new(tickets, protection, Arc::clone(&self.rt), self.arena.clone());
+        let (threads, rt) = (INITIATOR_THREADS.clone(), Arc::clone(&self.rt));
+        let gss = GssClient::new(tickets, threads, protection, rt, self.arena.clone());
         by_uid.insert(uid, Arc::downgrade(&gss));
         gss
     }

@@ -4,7 +4,8 @@ use std::{borrow::Cow, future::Future, sync::Arc};
 
 use millrace_buffer::Buffer;
 use millrace_oncrpc::{
-    AuthStat, Reply, ReplySpec, Request, RpcError, Stage, Stages, Transport, gss::GssError,
+    AuthStat, Reply, ReplySpec, Request, RpcError, Stage, Stages, Transport,
+    gss::{CallSeal, GssError},
 };
 use millrace_xdr::{Encode, Encoder};
 
@@ -149,7 +150,8 @@ impl Pool {
                         }
                         _ => payload.take(),
                     };
-                    (self.transmit(exchange, &mut sent, &transport, memory).await?, Some(transport))
+                    let sending = self.transmit(exchange, &mut sent, &transport, memory, retry);
+                    (sending.await?, Some(transport))
                 }
                 Err(why) => (Verdict::again(Event::Unconnected, why), None),
             };
@@ -185,32 +187,32 @@ impl Pool {
         }
     }
 
-    /// Sends a request once, and waits for its reply.
+    /// Sends a request once, and waits for its reply. It waits for its security context within the deadline of `retry`.
     async fn transmit<X: Exchange>(
         &self,
         exchange: &mut X,
         sent: &mut Sent<X::Slot>,
         transport: &Arc<dyn Transport>,
         payload: Option<Buffer>,
+        retry: &Retry<'_>,
     ) -> Result<Verdict<X::Result>, Error> {
         let (spec, is_call) = (exchange.spec(&sent.slot), !exchange.settles(&sent.slot));
-        let gss = exchange.credential(&sent.slot).gss().map(Arc::clone);
-        let seal = match &gss {
-            None => None,
-            Some(gss) => match gss.ready() {
-                Some(seal) => Some(seal),
-                None => match Box::pin(gss.seal(transport, (spec.program, spec.version))).await {
-                    Ok(seal) => Some(seal),
-                    Err(GssError::Call(e)) => {
-                        return match Event::of_failure(&e, false, false) {
-                            Some(event) => Ok(Verdict::again(event, e.to_string())),
-                            None => Err(self.rpc_error(spec.name, e)),
-                        };
-                    }
-                    Err(e) => return Err(self.gss_error(spec.name, e)),
-                },
-            },
+        let credential = exchange.credential(&sent.slot);
+        let limit = || retry.left().unwrap_or(self.timeout);
+        let seal = match credential.seal(transport, (spec.program, spec.version), limit).await {
+            Ok(seal) => seal,
+            Err(GssError::Call(e)) => {
+                return match Event::of_failure(&e, false, false) {
+                    Some(event) => Ok(Verdict::again(event, e.to_string())),
+                    None => Err(self.rpc_error(spec.name, e)),
+                };
+            }
+            Err(e @ GssError::NoAnswer { .. }) => {
+                return Ok(Verdict::again(Event::Unconnected, e.to_string()));
+            }
+            Err(e) => return Err(self.gss_error(spec.name, e)),
         };
+        let context = seal.as_ref().map(CallSeal::context);
         // Retransmissions are not sampled, because the loss of the connection dominates their time.
         let stages = if sent.xid.is_some() { Stages::NONE } else { self.sampler.next_call(None) };
         let message = self.encode(|e| exchange.encode(&mut sent.slot, e))?;
@@ -221,7 +223,7 @@ impl Pool {
             message,
             reply: ReplySpec { max_head: spec.max_head, payload, payload_offset: spec.payload_offset },
             xid: kept_xid,
-            seal: seal.clone(),
+            seal,
             stages: stages.clone(),
         });
         let result = (&mut pending).await;
@@ -231,10 +233,10 @@ impl Pool {
             Ok(reply) => reply,
             Err(error) => {
                 sent.xid = sent.xid.or(xid);
-                if let (Some(gss), Some(seal)) = (&gss, &seal)
+                if let Some(context) = &context
                     && let RpcError::Auth(AuthStat::GssCredProblem | AuthStat::GssCtxProblem) = error
                 {
-                    gss.reject(seal);
+                    context.reject();
                     sent.refused += 1;
                     if sent.refused <= MAX_REFUSED {
                         return Ok(Verdict::again(Event::ContextLost, error.to_string()));

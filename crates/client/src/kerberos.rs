@@ -3,11 +3,13 @@
 use std::{
     os::fd::{AsRawFd, OwnedFd},
     path::{Path, PathBuf},
-    sync::{Arc, OnceLock},
+    sync::Arc,
+    time::Duration,
 };
 
 use millrace_gssapi::{Credential, Error, Initiator as Negotiation, Progress};
 use millrace_oncrpc::gss::{Begun, Initiator, NoContext};
+use millrace_runtime::sync::Mutex;
 use rustix::fs::{FileType, Mode, OFlags, fstat, open};
 
 /// The keytab of the host.
@@ -23,7 +25,7 @@ pub(crate) struct Tickets {
     service: String,
     uid: u32,
     /// The principal of the last context, for errors: the library has none of expired tickets.
-    last: Arc<OnceLock<String>>,
+    last: Arc<Mutex<Option<String>>>,
 }
 
 /// The credential of a user.
@@ -72,7 +74,9 @@ impl Tickets {
         if !reason.contains(&self.service) {
             reason = format!("cannot authenticate to {}: {reason}", self.service);
         }
-        if let Some(last) = self.last.get().filter(|last| !reason.contains(&**last)) {
+        if let Some(last) = &*self.last.lock()
+            && !reason.contains(last)
+        {
             reason = format!("{last}: {reason}");
         }
         NoContext { reason, ..error }
@@ -124,7 +128,7 @@ impl Initiator for Tickets {
         let this = self.clone();
         let finish = Box::new(move |token: &[u8]| match next.step(&found.credential, token) {
             Ok(Progress::Established { context, initiator, .. }) => {
-                this.last.get_or_init(|| initiator.clone());
+                *this.last.lock() = Some(initiator.clone());
                 Ok((context, initiator))
             }
             Ok(Progress::Continue { .. }) => {
@@ -134,5 +138,14 @@ impl Initiator for Tickets {
             Err(e) => Err(this.named(found.no_context(&e))),
         });
         Ok(Begun { token, finish })
+    }
+
+    fn late(&self, after: Duration) -> NoContext {
+        let reason = format!(
+            "no ticket of {} within {after:?}: the key distribution center does not answer, or a program holds the lock of \
+             the credential cache (check that a kdc of [realms] in krb5.conf is reachable; lslocks lists locks)",
+            self.service,
+        );
+        self.named(NoContext { reason, expired: false })
     }
 }

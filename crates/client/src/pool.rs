@@ -15,7 +15,8 @@ use futures::{channel::oneshot, future::select, lock::MutexGuard};
 use millrace_buffer::{Arena, Buffer};
 use millrace_nfs::v3;
 use millrace_oncrpc::{
-    CallClass, CallbackHandler, Reply, ReplySpec, Request, RpcError, Sampler, Transport, gss::GssError,
+    CallClass, CallbackHandler, Reply, ReplySpec, Request, RpcError, Sampler, Transport,
+    gss::{CallSeal, GssError},
 };
 use millrace_runtime::{Instant, Runtime, RuntimeExt, RuntimeRef, sync::Mutex, timeout, tokio_rt::busy_poll};
 use millrace_xdr::{Encode, Encoder};
@@ -121,6 +122,8 @@ pub(crate) struct Pool {
     retry: RetryPolicy,
     /// Time limit of the first call on a connection.
     first_answer: Duration,
+    /// Time limit of a call on one connection.
+    pub(crate) timeout: Duration,
     slots: Box<[Slot]>,
     /// Locks held during the setup of a connection; slots share them.
     setups: [futures::lock::Mutex<()>; SETUPS],
@@ -171,6 +174,7 @@ impl Pool {
             connector,
             retry: options.retry,
             first_answer: options.connect_timeout,
+            timeout: options.timeout,
             slots: (0..options.nconnect.clamp(1, crate::url::MAX_CONNECTIONS))
                 .map(|_| Slot::default())
                 .collect(),
@@ -372,10 +376,20 @@ impl Pool {
         credential: &CallCredential,
         args: &A,
     ) -> Result<Reply, Error> {
-        let call = self.call_on(transport, spec, credential, args);
-        let answered = timeout(&*self.rt, self.first_answer, call).await;
         let (server, procedure, after) = (self.server().to_owned(), spec.name, self.first_answer);
-        answered.unwrap_or(Err(Error::NoAnswer { server, procedure, after }))
+        let no_answer = move || Error::NoAnswer { server, procedure, after };
+        let started = self.rt.now();
+        // A key distribution center that is slow is not at the port.
+        let seal = match credential.seal(transport, (spec.program, spec.version), || after).await {
+            Err(GssError::NoAnswer { .. }) => return Err(no_answer()),
+            seal => seal.map_err(|e| self.gss_error(spec.name, e))?,
+        };
+        let call = transport.submit(self.request(spec, credential, args, seal)?);
+        let left = after.saturating_sub(self.rt.now().duration_since(started));
+        match timeout(&*self.rt, left, call).await {
+            Some(answered) => answered.map_err(|e| self.rpc_error(spec.name, e)),
+            None => Err(no_answer()),
+        }
     }
 
     /// Makes a call on one connection, without retransmission.
@@ -386,27 +400,26 @@ impl Pool {
         credential: &CallCredential,
         args: &A,
     ) -> Result<Reply, Error> {
-        let mut request = self.request(spec, credential, args)?;
-        if let (Some(gss), None) = (credential.gss(), &request.seal) {
-            let seal = Box::pin(gss.seal(transport, (spec.program, spec.version)));
-            request.seal = Some(seal.await.map_err(|e| self.gss_error(spec.name, e))?);
-        }
+        let seal = credential.seal(transport, (spec.program, spec.version), || self.timeout).await;
+        let seal = seal.map_err(|e| self.gss_error(spec.name, e))?;
+        let request = self.request(spec, credential, args, seal)?;
         transport.submit(request).await.map_err(|e| self.rpc_error(spec.name, e))
     }
 
-    /// Encodes a call without payload in its reply, protected if the security context is ready.
+    /// Encodes a call without payload in its reply, which `seal` protects.
     pub(crate) fn request<A: Encode>(
         &self,
         spec: CallSpec,
         credential: &CallCredential,
         args: &A,
+        seal: Option<CallSeal>,
     ) -> Result<Request, Error> {
         let message = self.encode(|e| {
             spec.put_header(e, credential);
             e.put(args);
         })?;
         let reply = ReplySpec { max_head: spec.max_head, ..ReplySpec::default() };
-        Ok(Request { seal: credential.seal(), ..Request::new(message, reply) })
+        Ok(Request { seal, ..Request::new(message, reply) })
     }
 
     /// Whether the client was closed.

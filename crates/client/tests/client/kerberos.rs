@@ -5,10 +5,13 @@ use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 use millrace_client::{Client, Error, Identity, RetryPolicy, SecurityFlavor};
 use millrace_kerberos_testing::{Realm, realm_tests};
 use millrace_server::{Config, KerberosSettings, Running, Server};
+use rustix::fs::{CWD, FileType, Mode};
 
 use crate::common::{VERSIONS, run};
 
 const LOOPBACK: &str = "127.0.0.1";
+/// Limits of calls that are to fail.
+const SHORT: Duration = Duration::from_secs(2);
 const FLAVORS: [&str; 3] = ["krb5", "krb5i", "krb5p"];
 
 /// Settings of a server, with this id of another user than alice.
@@ -144,6 +147,27 @@ realm_tests! {
                 );
                 assert_eq!(errno(&expired), rustix::io::Errno::KEYEXPIRED);
             }
+        });
+        server.stop_blocking(Duration::from_secs(1));
+    }
+
+    fn tickets_that_take_too_long_are_named_and_no_reason_to_try_another_port(realm) {
+        // Opening it blocks, as the lock of a cache or a key distribution center.
+        rustix::fs::mknodat(CWD, realm.default_cache(), FileType::Fifo, Mode::RWXU, 0).unwrap();
+        let server = start(realm, &["/p=memory:16MiB,sec=krb5p"]);
+        let at = server.tcp_addr().unwrap();
+        run(async {
+            for version in VERSIONS {
+                for retry in [RetryPolicy::NONE, RetryPolicy { max_elapsed: SHORT, ..RetryPolicy::default() }] {
+                    let url = format!("nfs://{at}/p?vers={version}&sec=krb5p");
+                    let client = Client::builder(url.as_str()).retry(retry).connect_timeout(SHORT).timeout(SHORT);
+                    let e = client.connect().await.err().unwrap();
+                    println!("{e}");
+                    assert!(matches!(e, Error::Kerberos { .. }) && e.to_string().contains("no ticket of nfs@127.0.0.1"), "{e}");
+                }
+            }
+            // The threads return.
+            drop(std::fs::File::options().read(true).write(true).open(realm.default_cache()).unwrap());
         });
         server.stop_blocking(Duration::from_secs(1));
     }

@@ -10,7 +10,9 @@
 
 mod body;
 mod client;
+mod client_context;
 mod contexts;
+mod numbers;
 mod queue;
 mod seal;
 mod server;
@@ -20,7 +22,8 @@ mod wire;
 use millrace_krb5::Context;
 
 pub use self::{
-    client::{Begun, CallSeal, Finish, GssClient, GssError, Initiator, NoContext, ReplyCheck},
+    client::{Begun, Finish, GssClient, GssError, Initiator, InitiatorThreads, NoContext},
+    client_context::{CallSeal, ContextRef, ReplyCheck},
     server::{GssServer, GssStats},
 };
 pub(crate) use self::{

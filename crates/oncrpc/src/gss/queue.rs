@@ -3,32 +3,34 @@
 use std::{collections::VecDeque, sync::Arc};
 
 use futures::channel::oneshot;
-use millrace_admission::ClientAddr;
 use millrace_runtime::sync::Mutex;
 
-/// Contexts that are established at a time. Each takes milliseconds of a thread, and may read files.
-const MAX_RUNNING: usize = 4;
+/// What waits until it may occupy a thread to establish a context, with the clients `C` in rotation: one that asks for many
+/// delays others by one. At a server, what waits is charged to the connections of the calls.
+pub(crate) struct Queue<C: Eq> {
+    most: usize,
+    state: Mutex<State<C>>,
+}
 
-/// Calls that wait until they may establish a context, with the clients in rotation: one that asks for many delays others
-/// by one. What waits is charged to the connections of the calls.
-#[derive(Default)]
-pub(crate) struct Queue(Mutex<State>);
-
-#[derive(Default)]
-struct State {
+struct State<C: Eq> {
     running: usize,
-    waiting: VecDeque<(ClientAddr, VecDeque<oneshot::Sender<Admitted>>)>,
+    waiting: VecDeque<(C, VecDeque<oneshot::Sender<Admitted<C>>>)>,
 }
 
 /// A context that is being established.
-pub(crate) struct Admitted(Arc<Queue>);
+pub(crate) struct Admitted<C: Eq>(Arc<Queue<C>>);
 
-impl Queue {
+impl<C: Eq> Queue<C> {
+    /// Admits at most `most` at a time.
+    pub(crate) fn new(most: usize) -> Self {
+        Self { most, state: Mutex::new(State { running: 0, waiting: VecDeque::new() }) }
+    }
+
     /// Waits for admission.
-    pub(crate) async fn admit(self: &Arc<Self>, client: ClientAddr) -> Option<Admitted> {
+    pub(crate) async fn admit(self: &Arc<Self>, client: C) -> Option<Admitted<C>> {
         let admitted = {
-            let mut state = self.0.lock();
-            if state.running < MAX_RUNNING {
+            let mut state = self.state.lock();
+            if state.running < self.most {
                 state.running += 1;
                 return Some(Admitted(Arc::clone(self)));
             }
@@ -43,9 +45,9 @@ impl Queue {
     }
 }
 
-impl State {
+impl<C: Eq> State<C> {
     /// The next call that still waits.
-    fn next(&mut self) -> Option<oneshot::Sender<Admitted>> {
+    fn next(&mut self) -> Option<oneshot::Sender<Admitted<C>>> {
         loop {
             let (client, mut calls) = self.waiting.pop_front()?;
             let next = std::iter::from_fn(|| calls.pop_front()).find(|next| !next.is_canceled());
@@ -59,10 +61,10 @@ impl State {
     }
 }
 
-impl Drop for Admitted {
+impl<C: Eq> Drop for Admitted<C> {
     fn drop(&mut self) {
         let next = {
-            let mut state = self.0.0.lock();
+            let mut state = self.0.state.lock();
             let next = state.next();
             state.running -= usize::from(next.is_none());
             next
@@ -79,8 +81,11 @@ mod tests {
     use std::net::IpAddr;
 
     use futures::FutureExt;
+    use millrace_admission::ClientAddr;
 
     use super::*;
+
+    const MOST: usize = 4;
 
     fn client(n: u8) -> ClientAddr {
         IpAddr::from([10, 0, 0, n]).into()
@@ -88,9 +93,9 @@ mod tests {
 
     #[test]
     fn clients_take_turns_and_calls_that_end_leave_theirs_to_others() {
-        let queue = Arc::new(Queue::default());
+        let queue = Arc::new(Queue::new(MOST));
         let mut running: Vec<_> =
-            (0..MAX_RUNNING).map(|_| queue.admit(client(1)).now_or_never().flatten().unwrap()).collect();
+            (0..MOST).map(|_| queue.admit(client(1)).now_or_never().flatten().unwrap()).collect();
         let of = [1, 1, 1, 2, 2, 3];
         let mut waiting: Vec<_> = of.iter().map(|n| Box::pin(queue.admit(client(*n)))).collect();
         for call in &mut waiting {
@@ -114,6 +119,6 @@ mod tests {
             }
         }
         assert_eq!(order, [1, 2, 3, 1, 2]);
-        assert_eq!(queue.0.lock().running, 0);
+        assert_eq!(queue.state.lock().running, 0);
     }
 }

@@ -25,14 +25,24 @@ use crate::{
     message::{AUTH_NONE, RPCSEC_GSS, bare_reply, success_header},
 };
 
+/// Contexts that are established at a time. Each takes milliseconds of a thread, and may read files.
+const MAX_ESTABLISHED_AT_ONCE: usize = 4;
+
 /// RPCSEC_GSS at a server: its acceptor, which may be replaced, and the contexts of its clients. All connections share it.
-#[derive(Default)]
 pub struct GssServer {
     acceptor: Mutex<Option<Arc<dyn Acceptor>>>,
     contexts: Contexts,
-    queue: Arc<Queue>,
+    queue: Arc<Queue<ClientAddr>>,
     refused: AtomicU64,
     discarded: AtomicU64,
+}
+
+impl Default for GssServer {
+    fn default() -> Self {
+        let queue = Arc::new(Queue::new(MAX_ESTABLISHED_AT_ONCE));
+        let (refused, discarded) = Default::default();
+        Self { acceptor: Mutex::default(), contexts: Contexts::default(), queue, refused, discarded }
+    }
 }
 
 /// Counts of contexts and calls.

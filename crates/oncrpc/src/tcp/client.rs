@@ -285,14 +285,15 @@ impl Driver {
         let Request { mut message, stages, mut reply, seal, .. } = request;
         let mut check = None;
         if let Some(seal) = seal {
-            match seal.apply(message, call.xid) {
+            reply = seal.reply_spec(reply);
+            let connection = Arc::as_ptr(self.calls.submissions()).addr();
+            match seal.apply(message, call.xid, connection) {
                 Ok(sealed) => (message, check) = (sealed.0, Some(sealed.1)),
                 Err(e) => {
                     call.reject(e);
                     return Ok(());
                 }
             }
-            reply = seal.reply_spec(reply);
         }
         let (len, max) = (message.stream_len(), self.config.max_record);
         if len > max {

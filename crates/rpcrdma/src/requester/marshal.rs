@@ -255,13 +255,14 @@ impl Marshaller {
         let Request { mut message, reply: mut spec, stages, seal, .. } = request;
         let mut check = None;
         if let Some(seal) = seal {
-            let (sealed, opens) = seal.apply(message, xid)?;
-            (message, check) = (sealed, Some(opens));
             spec = seal.reply_spec(spec);
             if !seal.keeps_items() {
                 let payload = spec.payload.take().map_or(0, |payload| payload.len());
                 spec.max_head += payload + pad(payload);
             }
+            let connection = Arc::as_ptr(&self.stats).addr();
+            let (sealed, opens) = seal.apply(message, xid, connection)?;
+            (message, check) = (sealed, Some(opens));
         }
         message.payloads.retain(|p| !p.data.is_empty()); // An empty argument needs no Read chunk.
         let layout = layout_or_error(&self.params, &message, &spec)?;

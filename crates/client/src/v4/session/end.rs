@@ -64,8 +64,9 @@ impl Session {
         requests.into_iter().flatten().collect()
     }
 
-    /// A request outside of sessions, or `None` if it cannot be encoded.
+    /// A request outside of sessions, or `None` if it cannot be encoded or protected.
     fn state_request(&self, name: &'static str, args: &impl Encode) -> Option<millrace_oncrpc::Request> {
-        self.pool.request(spec(name, STATE_REPLY, CallClass::Other), &self.credential, args).ok()
+        let (spec, seal) = (spec(name, STATE_REPLY, CallClass::Other), self.credential.seal_last()?);
+        self.pool.request(spec, &self.credential, args, seal).ok()
     }
 }
