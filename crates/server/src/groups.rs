@@ -4,10 +4,9 @@
 use std::{io, ops::RangeInclusive, sync::Arc};
 
 use millrace_oncrpc::{CallContext, CallHeader, Credential, MaybeReady, Outcome, Plan, Program, Sender};
+use millrace_user_database::Lookups;
 use millrace_xdr::{Decoder, Encoder};
 use nix::unistd::{Uid, User, getgrouplist};
-
-use crate::user_database::Lookups;
 
 /// The groups of users, by user id.
 pub(crate) type Groups = Lookups<u32, Arc<[u32]>>;

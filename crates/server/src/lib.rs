@@ -48,7 +48,6 @@ mod stats_sources;
 mod target_settings;
 mod targets;
 mod usage;
-mod user_database;
 mod validate;
 
 pub use millrace_buffer::ByteSize;

@@ -4,26 +4,16 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    io,
     sync::Arc,
 };
 
 use arc_swap::ArcSwapOption;
 use millrace_oncrpc::MaybeReady;
 use millrace_runtime::RuntimeRef;
-use nix::unistd::{Gid, Group, Uid, User};
+pub(crate) use millrace_user_database::Kind;
+use millrace_user_database::{Lookups, split};
 
-use crate::{LocalUser, user_database::Lookups};
-
-/// Maximum length of a name that is looked up: `LOGIN_NAME_MAX`.
-const MAX_NAME: usize = 256;
-
-/// What an owner is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Kind {
-    User,
-    Group,
-}
+use crate::LocalUser;
 
 /// The names of owners, shared by all shards.
 pub(crate) struct Owners {
@@ -74,10 +64,7 @@ impl Rules {
 
     /// The name in the database of an owner; `None` if it is no owner.
     fn local<'o>(&self, owner: &'o str) -> Option<&'o str> {
-        let (name, domain) = owner.rsplit_once('@')?;
-        if owner.len() > MAX_NAME || name.is_empty() || owner.contains('\0') {
-            return None;
-        }
+        let (name, domain) = split(owner)?;
         Some(if domain.eq_ignore_ascii_case(&self.domain) { name } else { owner })
     }
 }
@@ -90,26 +77,10 @@ fn comparable(owner: &str) -> String {
     }
 }
 
-/// The name of a user or group in the databases of nsswitch.conf(5).
-fn name(&(kind, id): &(Kind, u32)) -> io::Result<Option<Arc<str>>> {
-    let name = match kind {
-        Kind::User => User::from_uid(Uid::from_raw(id))?.map(|user| user.name),
-        Kind::Group => Group::from_gid(Gid::from_raw(id))?.map(|group| group.name),
-    };
-    Ok(name.map(Arc::from))
-}
-
-/// The number of a user or group in the databases of nsswitch.conf(5).
-fn id((kind, name): &(Kind, String)) -> io::Result<Option<u32>> {
-    Ok(match kind {
-        Kind::User => User::from_name(name)?.map(|user| user.uid.as_raw()),
-        Kind::Group => Group::from_name(name)?.map(|group| group.gid.as_raw()),
-    })
-}
-
 impl Owners {
     pub(crate) fn new(rt: &RuntimeRef, rules: Option<Rules>) -> Self {
-        let (names, ids) = (Lookups::new(rt, name), Lookups::new(rt, id));
+        let names = Lookups::new(rt, |&(kind, id): &(Kind, u32)| Ok(kind.name(id)?.map(Arc::from)));
+        let ids = Lookups::new(rt, |(kind, name): &(Kind, String)| kind.id(name));
         Self { rules: ArcSwapOption::from_pointee(rules), names, ids }
     }
 
@@ -198,7 +169,7 @@ mod tests {
                 let text = owner.escape_ascii();
                 assert_eq!(owners.id(kind, owner).await, expected, "{kind:?} {text}");
             }
-            let long = format!("{}@example.org", "a".repeat(MAX_NAME));
+            let long = format!("{}@example.org", "a".repeat(256));
             assert_eq!(owners.id(Kind::User, long.as_bytes()).await, None);
 
             owners.set(Some(rules(Some("Cell.Example"))));

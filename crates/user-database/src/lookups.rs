@@ -1,28 +1,28 @@
-//! The databases of users and groups of the server's host (nsswitch.conf(5)), of which lookups are kept.
+//! Lookups that may block, of which the results are kept.
 
 use std::{collections::HashMap, fmt, hash::Hash, io, sync::Arc, time::Duration};
 
 use futures::{FutureExt, channel::oneshot, future::Shared};
-use millrace_oncrpc::MaybeReady;
-use millrace_runtime::{Instant, RuntimeRef, sync::Mutex};
+use millrace_runtime::{Instant, MaybeReady, RuntimeRef, sync::Mutex};
 use tokio::sync::Semaphore;
 
 /// Time for which the result of a lookup is kept.
-pub(crate) const TTL: Duration = Duration::from_mins(5);
+const TTL: Duration = Duration::from_mins(5);
 /// Time after which a failed lookup is repeated.
-pub(crate) const RETRY: Duration = Duration::from_secs(10);
-/// Maximum number of kept results: a caller can state any user.
-pub(crate) const MAX_KEPT: usize = 4096;
+const RETRY: Duration = Duration::from_secs(10);
+/// Maximum number of kept results: a peer can state any user.
+const MAX_KEPT: usize = 4096;
 /// Maximum number of lookups at a time. Each occupies a thread, and may wait for a directory service.
 const MAX_LOOKUPS: usize = 8;
 
 /// Looks up a key. May block.
-type LookUp<K, V> = fn(&K) -> io::Result<Option<V>>;
+type LookUp<K, V> = dyn Fn(&K) -> io::Result<Option<V>> + Send + Sync;
 
-/// What a database has for keys, kept for a while.
-pub(crate) struct Lookups<K, V> {
+/// What a database has for keys. Results are kept for five minutes, failures for ten seconds, 4096 of both. Lookups run on
+/// threads for work that blocks, eight at a time.
+pub struct Lookups<K, V> {
     rt: RuntimeRef,
-    look_up: LookUp<K, V>,
+    look_up: Arc<LookUp<K, V>>,
     permits: Arc<Semaphore>,
     kept: Mutex<HashMap<K, Entry<V>>>,
 }
@@ -33,29 +33,39 @@ struct Entry<V> {
     found: Shared<oneshot::Receiver<Option<V>>>,
 }
 
+impl<K, V> fmt::Debug for Lookups<K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lookups").finish_non_exhaustive()
+    }
+}
+
 impl<K, V> Lookups<K, V>
 where
     K: Clone + Eq + Hash + fmt::Debug + Send + 'static,
     V: Clone + Send + Sync + 'static,
 {
-    pub(crate) fn new(rt: &RuntimeRef, look_up: LookUp<K, V>) -> Self {
+    /// `look_up` looks up a key, and may block. An error counts as nothing, and is logged.
+    pub fn new(
+        rt: &RuntimeRef,
+        look_up: impl Fn(&K) -> io::Result<Option<V>> + Send + Sync + 'static,
+    ) -> Self {
         let permits = Arc::new(Semaphore::new(MAX_LOOKUPS));
-        Self { rt: Arc::clone(rt), look_up, permits, kept: Mutex::default() }
+        Self { rt: Arc::clone(rt), look_up: Arc::new(look_up), permits, kept: Mutex::default() }
     }
 
     /// Looks up everything again.
-    pub(crate) fn clear(&self) {
+    pub fn clear(&self) {
         self.kept.lock().clear();
     }
 
     /// Number of kept results.
     #[cfg(test)]
-    pub(crate) fn len(&self) -> usize {
+    fn len(&self) -> usize {
         self.kept.lock().len()
     }
 
     /// What the database has for `key`, which is looked up if necessary. A failure counts as nothing.
-    pub(crate) fn of(&self, key: K) -> MaybeReady<'static, Option<V>> {
+    pub fn of(&self, key: K) -> MaybeReady<'static, Option<V>> {
         let now = self.rt.now();
         let mut all = self.kept.lock();
         let kept = all.get(&key).filter(|entry| entry.until > now).filter(|entry| {
@@ -87,7 +97,8 @@ where
     /// Looks up `key` as blocking work, also if nothing waits for the result.
     fn start(&self, key: K) -> oneshot::Receiver<Option<V>> {
         let (done, found) = oneshot::channel();
-        let (rt, look_up, permits) = (Arc::clone(&self.rt), self.look_up, Arc::clone(&self.permits));
+        let (rt, look_up, permits) =
+            (Arc::clone(&self.rt), Arc::clone(&self.look_up), Arc::clone(&self.permits));
         let task = async move {
             let Ok(permit) = permits.acquire_owned().await else { return };
             rt.spawn_blocking(Box::new(move || {
