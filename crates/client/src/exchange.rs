@@ -50,7 +50,11 @@ pub(crate) trait Exchange: Send {
     ///
     /// # Errors
     /// The call ends with them.
-    fn evaluate(&mut self, slot: &mut Self::Slot, reply: Reply) -> Result<Verdict<Self::Result>, Error>;
+    fn evaluate(
+        &mut self,
+        slot: &mut Self::Slot,
+        reply: Reply,
+    ) -> impl Future<Output = Result<Verdict<Self::Result>, Error>> + Send;
 
     /// Binds a connection to the session.
     fn bind(&self, _transport: &Arc<dyn Transport>) -> impl Future<Output = Result<(), Error>> + Send {
@@ -250,7 +254,7 @@ impl Pool {
         };
         add(&self.counts.calls, 1);
         stages.set_xid(xid.unwrap_or_default());
-        let verdict = exchange.evaluate(&mut sent.slot, reply);
+        let verdict = exchange.evaluate(&mut sent.slot, reply).await;
         stages.end(Stage::Delivery);
         self.sampler.finish(stages);
         verdict
@@ -294,7 +298,7 @@ where
         (self.args)(e);
     }
 
-    fn evaluate(&mut self, (): &mut (), reply: Reply) -> Result<Verdict<R>, Error> {
+    async fn evaluate(&mut self, (): &mut (), reply: Reply) -> Result<Verdict<R>, Error> {
         (self.evaluate)(reply)
     }
 }

@@ -191,6 +191,10 @@ pub struct Options {
     /// (`KRB5CCNAME`), for root without one from `/etc/krb5.keytab`, for others in `/tmp/krb5cc_UID` or `/run/user/UID`. Calls
     /// with another flavor are never made.
     pub sec: SecurityFlavor,
+    /// The domain in the names of the owners of files that NFSv4 servers may send instead of numbers, `alice@example.org`.
+    /// Those in this domain are users and groups of this host with the name before it (nsswitch.conf(5)); others, and names
+    /// without a user, have the number 65534. `None`: `Domain` of `/etc/idmapd.conf`, else the domain of the host's name.
+    pub domain: Option<String>,
     /// Maximum memory for buffers and messages, in bytes. A call that needs more waits up to ten seconds for memory of
     /// others, then it fails with [`crate::Error::OutOfMemory`].
     pub arena_limit: usize,
@@ -235,6 +239,7 @@ impl Default for Options {
             provider: ProviderChoice::default(),
             tls: Tls::default(),
             sec: SecurityFlavor::Sys,
+            domain: None,
             arena_limit: 1 << 30,
             unstable_limit: 128 << 20,
             attributes_before: false,
@@ -290,6 +295,8 @@ macro_rules! with_setters {
             tls: Tls,
             /// Sets [`Options::sec`], the security flavor.
             sec: SecurityFlavor,
+            /// Sets [`Options::domain`], the domain in the names of owners.
+            domain: Option<String>,
             /// Sets [`Options::arena_limit`], in bytes.
             arena_limit: usize,
             /// Sets [`Options::unstable_limit`], in bytes for each file.

@@ -104,8 +104,9 @@ impl Mounting<'_> {
         let slots = self.options.credits.saturating_mul(self.options.nconnect as u32);
         let identity = &self.options.credential;
         let own = self.pool.callers.credential(identity);
-        let pool = Arc::clone(self.pool);
-        let started = Session::start(pool, minor_version, &identity.machine, own, slots, self.payload).await;
+        let (pool, domain) = (Arc::clone(self.pool), self.options.domain.clone());
+        let machine = &identity.machine;
+        let started = Session::start(pool, minor_version, machine, own, domain, slots, self.payload).await;
         let session = started.map_err(|e| match is_unsupported(&e) {
             true => Error::UnsupportedVersion { server: self.pool.server().to_owned(), version },
             false => e,

@@ -50,6 +50,8 @@ pub(super) struct Server {
     pub(super) named: Bitmap,
     /// The size of all objects.
     pub(super) size: u64,
+    /// The owners of all objects.
+    owners: [Option<Owner<'static>>; 2],
     /// The result of COPY.
     pub(super) copy: CopyOk,
     arena: Arena,
@@ -64,6 +66,8 @@ pub(super) struct Received {
     pub(super) opens: Vec<(Verifier, Bitmap)>,
     /// The attributes of each SETATTR, with repetitions.
     pub(super) set: Vec<Bitmap>,
+    /// The owner and the group of each SETATTR, as text.
+    owners: Vec<String>,
 }
 
 type Hook = Box<dyn FnMut(&mut Server, &[Operation]) -> Fault + Send>;
@@ -110,7 +114,12 @@ fn skip(d: &mut Decoder<'_>, operation: Operation, received: &mut Received) {
         Op::Getxattr => drop(d.get::<GetxattrArgs<'_>>().unwrap()),
         Op::Removexattr => drop(d.get::<RemovexattrArgs<'_>>().unwrap()),
         Op::Close => drop(d.get::<CloseArgs>().unwrap()),
-        Op::Setattr => received.set.push(d.get::<SetattrArgs<Fattr<'_>>>().unwrap().attributes.set),
+        Op::Setattr => {
+            let attributes = d.get::<SetattrArgs<Fattr<'_>>>().unwrap().attributes;
+            received.set.push(attributes.set);
+            let values = attributes.decode_values().unwrap();
+            received.owners.push(format!("{:?} {:?}", values.owner, values.owner_group));
+        }
         Op::Putrootfh | Op::Getfh | Op::Savefh | Op::RestoreFh => {}
         other => panic!("the script has no {other}"),
     }
@@ -154,6 +163,8 @@ fn put_ok(e: &mut Encoder, operation: Operation, server: &Server) {
             fsid: Some(Fsid { major: 1, minor: 0 }),
             fileid: Some(1),
             lease_time: Some(90),
+            owner: server.owners[0],
+            owner_group: server.owners[1],
             suppattr_exclcreat: server.exclusive_attributes,
             ..Attributes::default()
         }),
@@ -306,6 +317,7 @@ pub(super) fn script(
         exclusive_attributes: None,
         named: Bitmap::EMPTY,
         size: 0,
+        owners: [None; 2],
         copy: CopyOk {
             callback_id: None,
             count: 0,
@@ -451,6 +463,56 @@ fn a_connection_is_bound_to_the_session_if_the_server_demands_it() {
         server.lock().bound = false;
         c.mkdir(c.root(), "d", SetAttributes::default()).await.unwrap();
         assert_eq!(count(&server, Operation::BindConnToSession), 1);
+    });
+}
+
+#[test]
+fn owners_with_names_are_users_of_this_host_in_the_domain_of_the_client() {
+    run(async {
+        let (script, server) = script(|_, _| Fault::None);
+        let name = |name: &'static str| Some(Owner::Name(name.as_bytes()));
+        for (owners, domain, expected) in [
+            ([name("daemon@Example.org"), name("root@example.org")], "example.ORG", (1, 0)),
+            ([name("daemon@Example.org"), name("root@example.org")], "other.net", (65534, 65534)),
+            ([name("no-such-user@example.org"), Some(Owner::Id(7))], "example.org", (65534, 7)),
+            ([name("root"), None], "example.org", (65534, 65534)),
+        ] {
+            server.lock().owners = owners;
+            let options = Options { retry: quick(), domain: Some(domain.into()), ..Options::default() };
+            let c = script.mount_with("/", options.vers(Some(Version::V4_2))).await.unwrap();
+            for _ in 0..2 {
+                let attributes = c.getattr(c.root()).await.unwrap();
+                assert_eq!((attributes.uid, attributes.gid), expected, "{owners:?} {domain}");
+            }
+        }
+    });
+}
+
+#[test]
+fn a_server_that_does_not_accept_numbers_of_owners_is_given_names() {
+    run(async {
+        let refuses = Fault::Fail(Operation::Setattr, Status::BadOwner);
+        let (script, server) =
+            script(on(Operation::Setattr, vec![refuses, Fault::None, refuses, refuses, refuses]));
+        let options = Options { retry: quick(), domain: Some("example.org".into()), ..Options::default() };
+        let c = script.mount_with("/", options.vers(Some(Version::V4_2))).await.unwrap();
+        let set = async |uid, gid| {
+            c.setattr(c.root(), SetAttributes { uid, gid, ..SetAttributes::default() }, None).await
+        };
+        set(Some(1), Some(3_999_999_999)).await.unwrap();
+        // An owner without a name, and one whose name the server does not accept.
+        set(Some(3_999_999_999), None).await.unwrap_err();
+        set(None, Some(0)).await.unwrap_err();
+        set(None, Some(0)).await.unwrap();
+        let expected = [
+            "Some(1) Some(3999999999)",
+            "Some(\"daemon@example.org\") Some(3999999999)",
+            "Some(3999999999) None",
+            "None Some(0)",
+            "None Some(\"root@example.org\")",
+            "None Some(0)",
+        ];
+        assert_eq!(server.lock().received.owners, expected);
     });
 }
 

@@ -1,12 +1,17 @@
 //! COMPOUND requests of the client: their operations, and the results (RFC 8881 section 16.2).
 
 use millrace_nfs::v4::{
-    Bitmap, CompoundRes, GetattrArgs, LookupArgs, Opaque, Operation, PutfhArgs, SequenceArgs, Status,
+    Bitmap, CompoundRes, GetattrArgs, LookupArgs, Opaque, Operation, Owner, PutfhArgs, SequenceArgs, Status,
     decode_result,
 };
+use millrace_runtime::MaybeReady;
+use millrace_user_database::Kind;
 use millrace_xdr::{Decode, Decoder, Encode, Encoder, XdrError};
 
-use super::ChangeProof;
+use super::{
+    ChangeProof,
+    owners::{OwnerNames, Owners, UNMAPPED, Unknown},
+};
 use crate::ops::OpenState;
 
 /// The state of an open file that a request uses.
@@ -25,6 +30,11 @@ pub(crate) trait Compound: Send + Sync {
 
     /// Passes each state to `visit`, which replaces it after a recovery.
     fn state(&mut self, _visit: &mut dyn FnMut(UsedState<'_>)) {}
+
+    /// The numbers of the user and the group that the call sets as owners.
+    fn owners(&self) -> [Option<u32>; 2] {
+        [None; 2]
+    }
 
     /// Encodes the operations, the same ones for each transmission.
     fn operations(&self, ops: &mut Operations<'_>);
@@ -57,6 +67,8 @@ pub(crate) struct Operations<'e> {
     count: u32,
     /// What the change attribute proves, and whether the caller needs it ([`crate::Options::attributes_before`]).
     pub(crate) proof: ChangeProof,
+    /// The names of [`Compound::owners`], if the server does not accept the numbers.
+    pub(crate) names: Option<&'e OwnerNames>,
 }
 
 impl Operations<'_> {
@@ -103,13 +115,15 @@ pub(crate) struct Request<'c, C> {
     pub(crate) sequence: Option<SequenceArgs>,
     /// [`Operations::proof`].
     pub(crate) proof: ChangeProof,
+    /// [`Operations::names`].
+    pub(crate) names: Option<&'c OwnerNames>,
     pub(crate) compound: &'c C,
 }
 
 impl<'c, C> Request<'c, C> {
     /// A COMPOUND that belongs to no session: an operation on client IDs, sessions or connections.
     pub(crate) fn without_session(minor_version: u32, compound: &'c C) -> Self {
-        Self { minor_version, sequence: None, proof: ChangeProof::Nothing, compound }
+        Self { minor_version, sequence: None, proof: ChangeProof::Nothing, names: None, compound }
     }
 }
 
@@ -119,7 +133,7 @@ impl<C: Compound> Encode for Request<'_, C> {
         e.put_u32(self.minor_version);
         let count_at = e.len();
         e.put_u32(0);
-        let mut ops = Operations { e, count: 0, proof: self.proof };
+        let mut ops = Operations { e, count: 0, proof: self.proof, names: self.names };
         if let Some(sequence) = &self.sequence {
             ops.put(Operation::Sequence, sequence);
         }
@@ -157,13 +171,43 @@ pub(crate) struct Results<'a> {
     failed: bool,
     /// [`Operations::proof`].
     pub(crate) proof: ChangeProof,
+    /// What names of owners are; without it, unmapped.
+    owners: Option<&'a Owners>,
+    /// The names that are looked up. Until then they are unmapped.
+    pub(crate) unknown: Vec<Unknown>,
 }
 
 impl<'a> Results<'a> {
     /// Decodes the part before the results of a [`Request`] with this `proof`.
     pub(crate) fn new(mut d: Decoder<'a>, proof: ChangeProof) -> Result<Self, XdrError> {
         let frame: CompoundRes<'_> = d.get()?;
-        Ok(Self { d, left: frame.results, status: frame.status, changed: false, failed: false, proof })
+        let (left, status, unknown) = (frame.results, frame.status, Vec::new());
+        Ok(Self { d, left, status, changed: false, failed: false, proof, owners: None, unknown })
+    }
+
+    /// As [`Self::new`], with the names of owners.
+    pub(crate) fn with_owners(
+        d: Decoder<'a>,
+        proof: ChangeProof,
+        owners: &'a Owners,
+    ) -> Result<Self, XdrError> {
+        Ok(Self { owners: Some(owners), ..Self::new(d, proof)? })
+    }
+
+    /// The number of an owner.
+    pub(crate) fn owner(&mut self, kind: Kind, owner: Option<Owner<'_>>) -> u32 {
+        let (owners, name) = match (self.owners, owner) {
+            (_, Some(Owner::Id(id))) => return id,
+            (Some(owners), Some(Owner::Name(name))) => (owners, name),
+            _ => return UNMAPPED,
+        };
+        match owners.id(kind, name) {
+            MaybeReady::Ready(id) => id.unwrap_or(UNMAPPED),
+            unknown => {
+                self.unknown.push(unknown);
+                UNMAPPED
+            }
+        }
     }
 
     /// The status of the COMPOUND, if it failed without the result of an operation.

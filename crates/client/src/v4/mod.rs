@@ -9,6 +9,7 @@ mod delegations;
 mod held_delegation;
 mod lock_calls;
 mod locks;
+mod owners;
 pub(crate) mod place;
 mod procedures;
 mod ranges;

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
-use millrace_client::{Client, Error, Identity, RetryPolicy, SecurityFlavor};
+use millrace_client::{Client, Error, Identity, RetryPolicy, SecurityFlavor, Version};
 use millrace_kerberos_testing::{Realm, realm_tests};
 use millrace_server::{Config, KerberosSettings, Running, Server};
 use rustix::fs::{CWD, FileType, Mode};
@@ -196,6 +196,35 @@ realm_tests! {
             });
             server.stop_blocking(Duration::from_secs(1));
         }
+    }
+
+    fn owners_that_the_server_names_are_users_of_this_host(realm) {
+        realm.log_in("alice");
+        let kerberos = KerberosSettings {
+            users: BTreeMap::from([("alice@TEST.MILLRACE".to_owned(), "daemon".parse().unwrap())]),
+            domain: Some("example.org".into()),
+            ..settings(realm, 2000)
+        };
+        let server = Server::start(config(kerberos, any(), &["/p=memory:16MiB,sec=krb5i:sys,squash=none"])).unwrap();
+        let at = server.tcp_addr().unwrap();
+        run(async {
+            open_to_all(&format!("nfs://{at}/p")).await;
+            for (domain, version, expected) in [
+                ("Example.ORG", Version::V4_2, (1, 1)),
+                ("other.net", Version::V4_2, (65534, 65534)),
+                ("other.net", Version::V3, (1, 1)),
+            ] {
+                let url = format!("nfs://{at}/p?vers={version}&sec=krb5i");
+                let client = Client::builder(url.as_str()).domain(Some(domain.into())).connect().await.unwrap();
+                client.write("file", b"x").await.unwrap();
+                let file = client.metadata("file").await.unwrap();
+                assert_eq!((file.uid(), file.gid()), expected, "{domain}, {version}");
+                let mut entries = client.read_dir("/").await.unwrap();
+                let entry = entries.next_entry().await.unwrap().unwrap();
+                assert_eq!(entry.metadata().uid(), expected.0, "{domain}, {version}");
+            }
+        });
+        server.stop_blocking(Duration::from_secs(1));
     }
 
     fn another_caller_has_the_tickets_of_the_own_cache(realm) {

@@ -1,6 +1,7 @@
 //! The attributes of objects.
 
 use millrace_nfs::v4::{self, Attribute, Attributes, Bitmap, Operation, Owner, Status};
+use millrace_user_database::Kind;
 
 use crate::{
     ops::{self, FileHandle, SetTime},
@@ -52,9 +53,6 @@ pub(super) fn change_number(a: &Attributes<'_>, file_type: ops::FileType) -> Opt
     a.change.filter(|_| proves)
 }
 
-/// The ID for an owner that is not a number.
-const UNMAPPED: u32 = 65534;
-
 pub(super) fn time(t: v4::NfsTime) -> ops::NfsTime {
     ops::NfsTime { seconds: t.seconds, nanoseconds: t.nanoseconds }
 }
@@ -71,18 +69,11 @@ fn file_type(t: v4::FileType) -> ops::FileType {
     }
 }
 
-fn owner(owner: Option<Owner<'_>>) -> u32 {
-    match owner {
-        Some(Owner::Id(id)) => id,
-        _ => UNMAPPED,
-    }
-}
-
-/// Converts attributes. Those that servers need not support have defaults.
+/// Converts attributes of a result of `r`. Those that servers need not support have defaults.
 ///
 /// # Errors
 /// A mandatory attribute is missing.
-pub(super) fn attributes(a: &Attributes<'_>) -> Result<ops::Attributes, Failure> {
+pub(super) fn attributes(a: &Attributes<'_>, r: &mut Results<'_>) -> Result<ops::Attributes, Failure> {
     let missing = || Failure::Invalid("attributes without type, size, fileid or fsid".into());
     let (Some(kind), Some(size), Some(fileid), Some(fsid)) = (a.file_type, a.size, a.fileid, a.fsid) else {
         return Err(missing());
@@ -94,8 +85,8 @@ pub(super) fn attributes(a: &Attributes<'_>) -> Result<ops::Attributes, Failure>
         // The permission bits have the same values in both versions (RFC 8881 section 6.2.4).
         mode: a.mode.unwrap_or(0o777) & 0o7777,
         nlink: a.numlinks.unwrap_or(1),
-        uid: owner(a.owner),
-        gid: owner(a.owner_group),
+        uid: r.owner(Kind::User, a.owner),
+        gid: r.owner(Kind::Group, a.owner_group),
         size,
         used: a.space_used.unwrap_or(size),
         rdev: ops::SpecData { major: rdev.major, minor: rdev.minor },
@@ -143,12 +134,14 @@ pub(super) fn time4(t: ops::NfsTime) -> v4::NfsTime {
 
 /// Decodes the attributes of an object.
 pub(super) fn get(r: &mut Results<'_>) -> Result<ops::Attributes, Failure> {
-    attributes(&r.next(Operation::Getattr)?)
+    let a = r.next(Operation::Getattr)?;
+    attributes(&a, r)
 }
 
 /// Decodes the attributes after an operation, which has succeeded even if the attributes are missing.
 pub(super) fn after(r: &mut Results<'_>) -> Result<Option<ops::Attributes>, Failure> {
-    r.optional::<Attributes<'_>>(Operation::Getattr)?.map(|a| attributes(&a)).transpose()
+    let a = r.optional::<Attributes<'_>>(Operation::Getattr)?;
+    a.map(|a| attributes(&a, r)).transpose()
 }
 
 impl Compound for ops::Getattr {

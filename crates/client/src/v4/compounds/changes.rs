@@ -84,7 +84,7 @@ pub(super) fn attributes_changed(
     r: &mut Results<'_>,
 ) -> Result<Wcc, Failure> {
     let Some(a) = r.optional::<Attributes<'_>>(Operation::Getattr)? else { return Ok(Wcc::default()) };
-    Ok(Wcc { before: None, after: Some(attributes(&a)?), change: alone(before, a.change, is_change) })
+    Ok(Wcc { before: None, after: Some(attributes(&a, r)?), change: alone(before, a.change, is_change) })
 }
 
 /// Whether an operation that changes names is followed by a GETATTR of their directory, which [`directory`] decodes.

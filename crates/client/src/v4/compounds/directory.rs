@@ -25,18 +25,18 @@ fn page(r: &mut Results<'_>) -> Result<DirPage, Failure> {
         }
         other => other?,
     };
-    let entries = ok.entries.iter().map(entry).collect::<Result<_, _>>()?;
+    let entries = ok.entries.iter().map(|e| entry(e, r)).collect::<Result<_, _>>()?;
     Ok(DirPage { entries, verifier: ok.verifier, eof: ok.eof, dir })
 }
 
-fn entry(e: &v4::Entry<'_>) -> Result<DirEntry, Failure> {
+fn entry(e: &v4::Entry<'_>, r: &mut Results<'_>) -> Result<DirEntry, Failure> {
     let a = e.attributes.decode_values()?;
 
     Ok(DirEntry {
         fileid: a.fileid.unwrap_or_default(),
         name: e.name.to_vec(),
         cookie: e.cookie,
-        attributes: attributes(&a).ok(),
+        attributes: attributes(&a, r).ok(),
         handle: a.filehandle.and_then(|h| FileHandle::new(&h)),
     })
 }

@@ -26,7 +26,7 @@ fn put(ops: &mut Operations<'_>) {
 fn place(r: &mut Results<'_>) -> Result<Place, Failure> {
     let handle = handle(&r.next::<GetfhOk<'_>>(Operation::Getfh)?.handle)?;
     let a: Attributes<'_> = r.next(Operation::Getattr)?;
-    Ok(Place { handle, file_type: attributes(&a)?.file_type, fsid: a.fsid.unwrap_or_default() })
+    Ok(Place { handle, file_type: attributes(&a, r)?.file_type, fsid: a.fsid.unwrap_or_default() })
 }
 
 /// The root of the server's name space.

@@ -22,6 +22,10 @@ impl Compound for Setattr {
         });
     }
 
+    fn owners(&self) -> [Option<u32>; 2] {
+        [self.attributes.uid, self.attributes.gid]
+    }
+
     fn operations(&self, ops: &mut Operations<'_>) {
         ops.putfh(self.object.as_bytes());
         if let Some(ctime) = self.guard {
@@ -29,7 +33,10 @@ impl Compound for Setattr {
             ops.put(Operation::Verify, &same);
         }
         put_before(ops);
-        let attributes = settable(&self.attributes);
+        let mut attributes = settable(&self.attributes);
+        if let Some(names) = ops.names {
+            names.set(&mut attributes);
+        }
         ops.put(Operation::Setattr, &v4::SetattrArgs { stateid: self.state.stateid, attributes });
         ops.attributes();
     }

@@ -22,6 +22,7 @@ use crate::{
         calls::Bind,
         compound::{Compound, Failure, Nothing, Request, Results},
         locks::{is_invalid, uses_state},
+        owners::{OwnerNames, Unknown},
         slots::Held,
     },
 };
@@ -50,6 +51,8 @@ struct InSlot<'c, C> {
     recovers: bool,
     /// The number of the session of the last slot.
     generation: u64,
+    /// The names of the owners that the call sets, for a server that has not accepted the numbers.
+    names: OwnerNames,
     /// When the last request was sent, if the client has delegations.
     sent: Option<Instant>,
 }
@@ -88,16 +91,23 @@ impl<C: Compound> Exchange for InSlot<'_, C> {
         if held.is_uncertain() {
             self.spec.put_header(e, &session.credential);
             let sequence = Some(held.send(false));
-            Request { minor_version, sequence, proof, compound: &Nothing }.encode(e);
+            Request { minor_version, sequence, proof, names: None, compound: &Nothing }.encode(e);
         } else {
             self.spec.put_header(e, self.credential);
             let sequence = Some(held.send(self.cache_this));
-            Request { minor_version, sequence, proof, compound: &*self.compound }.encode(e);
+            let (names, compound) = (Some(&self.names), &*self.compound);
+            Request { minor_version, sequence, proof, names, compound }.encode(e);
         }
     }
 
-    fn evaluate(&mut self, held: &mut Held, reply: Reply) -> Result<Verdict<Self::Result>, Error> {
-        let verdict = self.outcome(held, &reply);
+    async fn evaluate(&mut self, held: &mut Held, reply: Reply) -> Result<Verdict<Self::Result>, Error> {
+        let mut unknown = Vec::new();
+        let mut verdict = self.outcome(held, &reply, &mut unknown);
+        if !unknown.is_empty() {
+            // Boxed, because it is rare and would enlarge every call.
+            Box::pin(self.session.owners.wait(unknown)).await;
+            verdict = self.outcome_after(&reply);
+        }
         if self.recovers {
             self.session.check_if_reported(self.generation);
         }
@@ -126,14 +136,32 @@ impl<C: Compound> Exchange for InSlot<'_, C> {
     }
 }
 
-impl<C: Compound> InSlot<'_, C> {
-    /// Evaluates a reply.
+impl<'c, C: Compound> InSlot<'c, C> {
+    fn new(
+        session: &'c Arc<Session>,
+        credential: &'c CallCredential,
+        spec: CallSpec,
+        cache_this: bool,
+        compound: &'c mut C,
+        recovers: bool,
+    ) -> Self {
+        let (generation, names, sent) = (0, OwnerNames::default(), None);
+        Self { session, credential, spec, cache_this, compound, recovers, generation, names, sent }
+    }
+
+    /// Evaluates a reply. The names of owners that are looked up are added to `unknown`.
     ///
     /// # Errors
     /// The status of SEQUENCE that ends the call; an invalid reply.
-    fn outcome(&mut self, held: &mut Held, reply: &Reply) -> Result<VerdictOf<C>, Failure> {
+    fn outcome(
+        &mut self,
+        held: &mut Held,
+        reply: &Reply,
+        unknown: &mut Vec<Unknown>,
+    ) -> Result<VerdictOf<C>, Failure> {
         let settles = held.is_uncertain();
-        let mut results = Results::new(reply.results(), self.session.proof())?;
+        let session = self.session;
+        let mut results = Results::with_owners(reply.results(), session.proof(), &session.owners)?;
         if let Some(status) = results.rejected() {
             return self.failed_sequence(held, status);
         }
@@ -157,7 +185,22 @@ impl<C: Compound> InSlot<'_, C> {
         if settles {
             return Ok(Verdict::again(Event::Settled, ""));
         }
-        match self.compound.results(&mut results) {
+        let outcome = self.outcome_of(&mut results);
+        *unknown = results.unknown;
+        outcome
+    }
+
+    /// Evaluates the results after that of SEQUENCE again, with the names that have been looked up.
+    fn outcome_after(&mut self, reply: &Reply) -> Result<VerdictOf<C>, Failure> {
+        let session = self.session;
+        let mut results = Results::with_owners(reply.results(), session.proof(), &session.owners)?;
+        results.next::<SequenceOk>(Operation::Sequence)?;
+        self.outcome_of(&mut results)
+    }
+
+    /// Evaluates the results after that of SEQUENCE.
+    fn outcome_of(&mut self, results: &mut Results<'_>) -> Result<VerdictOf<C>, Failure> {
+        match self.compound.results(results) {
             Ok(value) => results.finish().map(|()| Verdict::done(Ok(value))),
             Err(Failure::Status(operation, status)) => Ok(self.failed(operation, status, results.changed)),
             Err(invalid) => Err(invalid),
@@ -233,10 +276,17 @@ impl Session {
         compound: &mut C,
         payload: Option<Buffer>,
     ) -> Result<Answer<Result<C::Ok, (Operation, Status)>>, Error> {
-        let (session, recovers, generation, sent) = (self, true, 0, None);
-        let mut exchange =
-            InSlot { session, credential, spec, cache_this, compound, recovers, generation, sent };
-        self.pool.call(&mut Retry::new(&self.pool, spec.name), &mut exchange, payload).await
+        let mut exchange = InSlot::new(self, credential, spec, cache_this, compound, true);
+        let mut retry = Retry::new(&self.pool, spec.name);
+        let answer = self.pool.call(&mut retry, &mut exchange, payload).await?;
+        if let Err((_, Status::BadOwner)) = answer.result {
+            // A server with Kerberos may accept names only.
+            exchange.names = Box::pin(self.owners.names(exchange.compound.owners())).await;
+            if !exchange.names.is_empty() {
+                return Box::pin(self.pool.call(&mut retry, &mut exchange, None)).await;
+            }
+        }
+        Ok(answer)
     }
 
     /// Makes a call of a recovery, whose deadline it has. `None` if the session is lost.
@@ -248,9 +298,7 @@ impl Session {
         retry: &mut Retry<'_>,
     ) -> Result<Option<Result<C::Ok, (Operation, Status)>>, Error> {
         let spec = spec(name, STATE_REPLY, CallClass::Other);
-        let (session, cache_this, recovers, generation, sent) = (self, true, false, 0, None);
-        let mut exchange =
-            InSlot { session, credential, spec, cache_this, compound, recovers, generation, sent };
+        let mut exchange = InSlot::new(self, credential, spec, true, compound, false);
         let result = self.pool.call(retry, &mut exchange, None).await?.result;
         Ok(Some(result).filter(|result| !matches!(result, Err((Operation::Sequence, _)))))
     }

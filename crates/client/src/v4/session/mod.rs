@@ -25,6 +25,7 @@ use super::{
     back_channel::BackChannel,
     delegations::Delegations,
     locks::LockedFiles,
+    owners::Owners,
     slots::{MAX_SLOTS, Slots},
 };
 use crate::{
@@ -83,6 +84,8 @@ pub(crate) struct Granted {
 pub(crate) struct Session {
     pub(crate) pool: Arc<Pool>,
     minor_version: u32,
+    /// The users and groups that owners of files are.
+    pub(super) owners: Owners,
     /// What calls request as proof of changes. It is set before the first change.
     pub(crate) proof: OnceLock<ChangeProof>,
     /// `co_ownerid`.
@@ -118,7 +121,8 @@ impl Session {
         self.proof.get().copied().unwrap_or_default()
     }
 
-    /// Creates a client ID and a session over `pool`. `machine` is the host's name. `slots` is the requested number of
+    /// Creates a client ID and a session over `pool`. `machine` is the host's name, and `domain`
+    /// that of the names of owners ([`Options::domain`](crate::Options::domain)). `slots` is the requested number of
     /// calls in flight, `payload` the maximum size of the data of a call in bytes.
     ///
     /// # Errors
@@ -128,6 +132,7 @@ impl Session {
         minor_version: u32,
         machine: &str,
         credential: CallCredential,
+        domain: Option<String>,
         slots: u32,
         payload: u32,
     ) -> Result<Arc<Self>, Error> {
@@ -136,6 +141,7 @@ impl Session {
         let session = Arc::new(Self {
             pool,
             minor_version,
+            owners: Owners::new(&rt, domain),
             proof: OnceLock::new(),
             owner: format!("millrace {machine} {} {:016x}", std::process::id(), rt.random_u64()),
             verifier: rt.random_u64().to_be_bytes(),
