@@ -70,6 +70,11 @@ realm_tests! {
                     client.rename(&name, "other").await.unwrap();
                     client.remove_file("other").await.unwrap();
                     client.shutdown().await;
+                    if version != Version::V3 {
+                        // With NFSv3, it does not wait.
+                        let stats = server.stats();
+                        assert_eq!((stats.nfs4_confirmed_clients, stats.gss.contexts), (0, 0), "{url}");
+                    }
                 }
             }
         });
