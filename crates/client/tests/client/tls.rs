@@ -148,7 +148,7 @@ fn a_failed_handshake_is_explained_with_a_remedy() {
 }
 
 #[test]
-fn a_reconnection_never_falls_back_to_the_clear() {
+fn a_reconnection_never_falls_back_to_the_clear_or_to_another_certificate() {
     for (version, proto) in VERSIONS.into_iter().flat_map(|version| [(version, "tcp"), (version, "rdma")]) {
         let dir = tempfile::tempdir().unwrap();
         let files = issue(dir.path(), "server", "nfs.test");
@@ -173,6 +173,15 @@ fn a_reconnection_never_falls_back_to_the_clear() {
             assert_eq!((stats.total_calls() - probes, stats.mount_calls, stats.bytes_written), (0, 0, 0));
             assert!(stats.nfs4_operations.iter().all(|(_, operation)| operation.calls == 0));
             plain.stop(Duration::from_secs(1)).await;
+            // One with another certificate for the name.
+            let other = issue(dir.path(), "other", "nfs.test");
+            let other = start_at(tcp, rdma, Some(other), &["/t=memory:16MiB"]);
+            let e: Error = client.write("f", b"secret").await.unwrap_err();
+            assert!(e.to_string().contains("authority"), "{e}");
+            let stats = other.stats();
+            let calls = stats.total_calls() - stats.calls_of(Procedure::Null);
+            assert_eq!((calls, stats.bytes_written, stats.tls.open_tls), (0, 0, 0));
+            other.stop(Duration::from_secs(1)).await;
         });
     }
 }
