@@ -4,12 +4,15 @@ use std::collections::VecDeque;
 
 use super::wire::MAX_SEQUENCE;
 
+/// The largest window that is used, if the server announces a larger one: it bounds the calls that are kept.
+const MAX_WINDOW: u32 = 4096;
+
 /// The sequence numbers of the calls of a context. A server discards a call without a reply if it has received one whose
 /// number is larger by its window or more. So the number of a call exceeds that of the oldest one which the server may not
 /// have received by less than the window: then the calls can arrive in any order, on any connections.
 #[derive(Debug)]
 pub(super) struct Numbers {
-    /// What the server announced.
+    /// What the server announced, within 1 and [`MAX_WINDOW`].
     window: u32,
     /// The number of the next call.
     next: u32,
@@ -29,7 +32,7 @@ struct Sent {
 
 impl Numbers {
     pub(super) fn new(window: u32) -> Self {
-        Self { window: window.max(1), next: 1, admitted: 0, sent: VecDeque::new() }
+        Self { window: window.clamp(1, MAX_WINDOW), next: 1, admitted: 0, sent: VecDeque::new() }
     }
 
     /// Number of numbers that are left for calls.
@@ -112,6 +115,15 @@ mod tests {
         // On the same connection it has arrived before number 2.
         numbers.answered(2);
         assert_eq!([(); 3].map(|()| sent(&mut numbers, 1)), [Some(5), Some(6), None]);
+    }
+
+    #[test]
+    fn a_server_cannot_have_any_number_of_calls_kept() {
+        let mut numbers = Numbers::new(u32::MAX);
+        sent(&mut numbers, 1).unwrap();
+        let others = std::iter::from_fn(|| sent(&mut numbers, 2).inspect(|n| numbers.answered(*n)));
+        assert_eq!(others.take(10_000).count(), 4095);
+        assert_eq!(numbers.sent.len(), 4096);
     }
 
     #[test]
