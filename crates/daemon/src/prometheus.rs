@@ -672,7 +672,7 @@ mod tests {
         stats.nfs3_procedures.push((Procedure::Read, of));
         of.latency.buckets[3] = 3;
         stats.nfs4_operations.extend([(Operation::Open, of), (Operation::Lock, ProcedureStats::default())]);
-        let times = [(Stage::FileSystem, Duration::from_micros(3)), (Stage::Reply, Duration::from_secs(2))];
+        let times = [(Stage::Execution, Duration::from_micros(3)), (Stage::Reply, Duration::from_secs(2))];
         *stats.rdma_stages.of_mut(CallClass::Write) = StageSums::new(2, times);
         let text = open_metrics(&snapshot_of(stats));
         for line in [
@@ -688,7 +688,7 @@ mod tests {
             "millrace_rdma_registered_kept_bytes 4096",
             "millrace_rdma_registrations_reclaimed_total 3",
             "millrace_rpc_sampled_calls_total{transport=\"rdma\",class=\"write\"} 2",
-            "millrace_rpc_stage_seconds_total{transport=\"rdma\",class=\"write\",stage=\"file-system\"} 0.000003",
+            "millrace_rpc_stage_seconds_total{transport=\"rdma\",class=\"write\",stage=\"execution\"} 0.000003",
             "millrace_rpc_stage_seconds_total{transport=\"rdma\",class=\"write\",stage=\"reply\"} 2.0",
             "# EOF",
         ] {

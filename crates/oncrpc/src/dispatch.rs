@@ -61,7 +61,7 @@ impl Dispatcher {
     /// The plan of the program at `index`, which executes the call.
     fn plan_of(&self, index: usize, header: &CallHeader, args: &mut Decoder<'_>, length: usize) -> Plan {
         let mut plan = self.programs[index].plan(header, args, length);
-        plan.program = u16::try_from(index).ok();
+        plan.program = u8::try_from(index).ok();
         plan
     }
 

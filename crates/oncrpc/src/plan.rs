@@ -1,5 +1,7 @@
 //! What a program finds in a call before memory for it is reserved.
 
+use crate::CallClass;
+
 /// Bytes of memory for a reply without bulk data.
 pub const SMALL_REPLY: usize = 512;
 /// Maximum size in bytes of a call whose reply has bulk data, and of one whose memory is counted in addition to that of its
@@ -25,7 +27,9 @@ pub struct Plan {
     /// The operations of a COMPOUND.
     pub operations: Operations,
     /// Index of the program at the [`crate::Dispatcher`], which sets it.
-    pub program: Option<u16>,
+    pub program: Option<u8>,
+    /// The class by which the times of the call are summed up.
+    pub class: CallClass,
 }
 
 impl Default for Plan {
@@ -37,6 +41,7 @@ impl Default for Plan {
             data_offset: None,
             operations: Operations::default(),
             program: None,
+            class: CallClass::Other,
         }
     }
 }

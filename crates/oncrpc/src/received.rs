@@ -106,28 +106,27 @@ impl ReceivedCall {
         }
     }
 
+    /// Attributes `stages` to the call.
+    #[cold]
+    pub(crate) fn identify(&self, stages: &Stages) {
+        if let Ok(call) = &self.parsed {
+            stages.set_xid(call.header.xid);
+            stages.set_class(call.plan.class);
+        }
+    }
+
     /// Executes the call, or rejects it according to RFC 5531 section 9. Returns the reply, or `None` if none
-    /// is sent. The reply is encoded in `reply`, which is empty. The times of the call are recorded in
-    /// `stages`.
-    pub fn execute(
-        self,
-        service: &dyn Service,
-        stages: &Stages,
-        reply: Encoder,
-    ) -> MaybeReady<'static, Option<Message>> {
+    /// is sent. The reply is encoded in `reply`, which is empty.
+    pub fn execute(self, service: &dyn Service, reply: Encoder) -> MaybeReady<'static, Option<Message>> {
         let (xid, status) = match self.parsed {
-            Ok(mut call) if self.gss.is_some() => {
-                call.stages = stages.clone();
+            Ok(call) if self.gss.is_some() => {
                 let runs = call.plan.reply_bytes.is_some();
                 return match self.gss {
                     Some(gss) => gss.execute(call, runs, service, reply),
                     None => MaybeReady::Ready(None),
                 };
             }
-            Ok(mut call) if call.plan.reply_bytes.is_some() => {
-                call.stages = stages.clone();
-                return service.call(call, reply);
-            }
+            Ok(call) if call.plan.reply_bytes.is_some() => return service.call(call, reply),
             Ok(call) => (call.header.xid, ReplyStatus::Accept(AcceptError::GarbageArgs)),
             Err(CallHeaderError::NotRpc | CallHeaderError::NotACall) => return MaybeReady::Ready(None),
             Err(CallHeaderError::RpcVersion { xid }) => {

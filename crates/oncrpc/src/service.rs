@@ -5,7 +5,7 @@ use std::{ops::RangeInclusive, sync::Arc};
 use millrace_runtime::MaybeReady;
 use millrace_xdr::{Decode, Decoder, Encoder, Message};
 
-use crate::{AuthStat, CallHeader, CallHeaderError, LastSender, Plan, Sender, Stages, callbacks::Callbacks};
+use crate::{AuthStat, CallHeader, CallHeaderError, LastSender, Plan, Sender, callbacks::Callbacks};
 
 /// Bytes that suffice for the header and the results of nearly all procedures, without payload.
 pub const REPLY_HEAD: usize = 256;
@@ -17,8 +17,6 @@ pub struct CallContext {
     pub header: CallHeader,
     /// The sender.
     pub sender: Arc<Sender>,
-    /// Records the stages of the call.
-    pub stages: Stages,
     /// What the service has found in the arguments ([`Service::plan`]); before, that of a call with a small reply.
     pub plan: Plan,
     message: Message,
@@ -27,7 +25,7 @@ pub struct CallContext {
 
 impl CallContext {
     /// Decodes the RPC header of `message`. `last` is the sender of the connection's last call, and becomes that
-    /// of this one. No stages are recorded.
+    /// of this one.
     ///
     /// # Errors
     /// [`CallHeaderError`] if the message is not a call, or its header is invalid.
@@ -36,7 +34,7 @@ impl CallContext {
         let (header, sender) =
             CallHeader::decode_with(&mut d, |flavor, body, at| last.of_call(flavor, body, at))?;
         let args_at = d.position();
-        Ok(Self { header, sender, stages: Stages::NONE, plan: Plan::default(), message, args_at })
+        Ok(Self { header, sender, plan: Plan::default(), message, args_at })
     }
 
     /// The whole received message, including the RPC header.

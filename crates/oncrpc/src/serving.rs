@@ -12,12 +12,12 @@ use std::{
 };
 
 use futures::{StreamExt, stream::FuturesUnordered};
-use millrace_runtime::{BoxFuture, MaybeReady, RuntimeExt, RuntimeRef, Sleep, StallTimer};
+use millrace_runtime::{BoxFuture, Instant, MaybeReady, RuntimeExt, RuntimeRef, Sleep, StallTimer};
 use millrace_tls::ServerSession;
 use millrace_xdr::{Arena, Encoder, Message, OutOfMemory};
 
 use crate::{
-    LastSender, Peer, REPLY_HEAD, ReceivedCall, SMALL_CALL, SMALL_REPLY, Sampler, Service, Stages,
+    LastSender, Peer, REPLY_HEAD, ReceivedCall, SMALL_CALL, SMALL_REPLY, Sampler, Service, Stage, Stages,
     gss::{GssServer, LastContext},
 };
 use millrace_admission::{Account, Batch, Turn};
@@ -179,7 +179,33 @@ pub struct ServerConnection<T> {
     pub memory: MemoryWait,
 }
 
-impl<T: Unpin> ServerConnection<T> {
+/// The times of calls: a transport begins those of a call when it receives it, and ends the stages that it has itself;
+/// the stages between belong to the connection.
+impl<T> ServerConnection<T> {
+    /// The present time, if one of the next `calls` calls is sampled.
+    pub fn now_if_due(&self, calls: usize) -> Option<Instant> {
+        self.config.sampler.as_ref().and_then(|s| s.now_if_due(calls))
+    }
+
+    /// The stages of the next call, which was received at `received` and is processed since `turn`, or since now.
+    pub fn sample(&self, received: Option<Instant>, turn: Option<Instant>) -> Stages {
+        let Some(sampler) = &self.config.sampler else { return Stages::NONE };
+        let stages = sampler.next_call(received.or(turn));
+        if let Some(turn) = turn {
+            stages.end_at(Stage::Receive, turn);
+        }
+        stages
+    }
+
+    /// Adds up the times of a call whose reply is sent.
+    pub fn finish_stages(&self, stages: Stages) {
+        if let Some(sampler) = &self.config.sampler {
+            sampler.finish(stages);
+        }
+    }
+}
+
+impl<T: Unpin + AsRef<Stages>> ServerConnection<T> {
     /// Creates a connection without calls.
     pub fn new(
         peer: Peer,
@@ -312,17 +338,16 @@ impl<T: Unpin> ServerConnection<T> {
         self.calls += 1;
     }
 
-    /// Executes a call. Returns the answer if it is available immediately. `stages` are those of the call.
-    pub fn call(
-        &mut self,
-        call: ReceivedCall,
-        stages: &Stages,
-        to: T,
-        reservation: Reservation,
-    ) -> Option<Answer<T>> {
+    /// Executes a call. Returns the answer if it is available immediately.
+    pub fn call(&mut self, call: ReceivedCall, to: T, reservation: Reservation) -> Option<Answer<T>> {
         self.begin_call();
+        let stages = to.as_ref();
+        if stages.is_sampled() {
+            call.identify(stages);
+            stages.end(Stage::Decode);
+        }
         let Reservation { charge, reply } = reservation;
-        let reply = match call.execute(&*self.service, stages, reply) {
+        let reply = match call.execute(&*self.service, reply) {
             MaybeReady::Ready(reply) => reply,
             MaybeReady::Pending(answer) => {
                 let in_progress = self.in_progress.get_or_insert_default();
@@ -335,6 +360,7 @@ impl<T: Unpin> ServerConnection<T> {
     }
 
     fn answered(&mut self, to: T, reply: Option<Message>, charge: usize) -> Answer<T> {
+        to.as_ref().end(Stage::Execution);
         if let Some(reply) = &reply {
             // Behind the first view, the results of a protected reply follow.
             let encoded = reply.head.iter().next().map_or(0, |view| view.len());

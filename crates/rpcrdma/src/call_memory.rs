@@ -85,7 +85,9 @@ impl CallMemory {
         reply: usize,
     ) -> Recovered {
         let mapped = !self.reads.is_empty() || self.write.is_some() || self.reply.is_some();
-        self.stages.end(Stage::Decode);
+        if mapped {
+            self.stages.end(Stage::Decode);
+        }
         for r in self.reads.drain(..) {
             drop(registrar.unmap(r, 0));
         }

@@ -109,7 +109,7 @@ const PARTS: [(&str, &[Stage]); 8] = [
     ("registration", &[Stage::Registration]),
     ("deregistration", &[Stage::Deregistration]),
     ("RDMA Read wait", &[Stage::ReadWait]),
-    ("file system", &[Stage::FileSystem]),
+    ("execution", &[Stage::Execution]),
     (
         "headers, buffers, posting",
         &[Stage::Encode, Stage::Decode, Stage::Buffer, Stage::Send, Stage::WritePost, Stage::Reply],
@@ -185,7 +185,7 @@ mod tests {
     fn figure(threads: usize, record: u64) -> Figure {
         let us = Duration::from_micros;
         let client = StageSums::new(4, [(Stage::Encode, us(8)), (Stage::Wait, us(72))]);
-        let server = StageSums::new(2, [(Stage::FileSystem, us(10)), (Stage::Reply, us(30))]);
+        let server = StageSums::new(2, [(Stage::Execution, us(10)), (Stage::Reply, us(30))]);
         Figure {
             test: "read".into(),
             proto: "rdma".into(),
@@ -206,7 +206,7 @@ mod tests {
         for row in [
             &["encode", "2.00", "10.0", "-", "-"][..],
             &["wait", "18.00", "90.0", "-", "-"],
-            &["file-system", "-", "-", "5.00", "25.0"],
+            &["execution", "-", "-", "5.00", "25.0"],
             &["reply", "-", "-", "15.00", "75.0"],
             &["sum", "20.00", "20.00"],
             &["measured", "20.50"],

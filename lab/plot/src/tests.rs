@@ -62,7 +62,7 @@ fn stacked() -> Stacked {
         heading: heading("Where the time of an operation goes"),
         x_label: "threads".into(),
         y_label: "% of an operation's time".into(),
-        stages: ["registration", "transport", "file system", "deregistration"].map(Into::into).into(),
+        stages: ["registration", "transport", "execution", "deregistration"].map(Into::into).into(),
         groups: vec![group("client, 128 KiB"), group("server, 128 KiB"), group("server, 1 MiB")],
     }
 }

@@ -101,7 +101,7 @@ fn reads_and_writes_spend_time_in_the_stages_of_their_transport() {
         let Case { proto, registration } = &case;
         let what = |end, class: CallClass| format!("{proto} {registration} {} at the {end}", class.name());
         let client_always = [Encode, Queue, Send, Wait, Decode, Delivery];
-        let server_always = [Receive, Decode, FileSystem, Reply, Completion];
+        let server_always = [Receive, Decode, Execution, Reply, Completion];
         let lends = [Registration, Deregistration];
         let (read_c, read_s, write_c, write_s): (&[Stage], &[Stage], &[Stage], &[Stage]) = match proto {
             Proto::Tcp => (&[], &[], &[], &[]),

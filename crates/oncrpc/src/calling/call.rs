@@ -12,7 +12,7 @@ use millrace_runtime::{
     sync::Mutex,
 };
 
-use crate::{Reply, Request, RpcError};
+use crate::{Reply, Request, RpcError, Stage, Stages};
 
 /// Maximum number of calls that a thread retains for reuse, which avoids an allocation per call.
 const SPARE: usize = 128;
@@ -162,19 +162,30 @@ impl Call {
 }
 
 /// The connection's reference to an incomplete call.
-pub struct Waiter(pub(super) CallRef);
+pub struct Waiter {
+    pub(super) call: CallRef,
+    /// The stages of a call that was sent.
+    pub(super) stages: Stages,
+}
+
+impl From<CallRef> for Waiter {
+    fn from(call: CallRef) -> Self {
+        Self { call, stages: Stages::NONE }
+    }
+}
 
 impl Waiter {
     /// Completes the call and wakes its caller.
     pub fn complete(self, result: Result<Reply, RpcError>) {
-        let mut shared = self.0.shared.lock();
+        self.stages.end(Stage::Decode);
+        let mut shared = self.call.shared.lock();
         if matches!(shared.state, CallStage::Finished) {
             return;
         }
         shared.state = CallStage::Complete(result);
         let waker = shared.waker.take();
         drop(shared);
-        // The caller reuses the call's memory if it holds the last reference.
+        // The caller reuses the call's memory, and the sampler that of its times, if they hold the last reference.
         drop(self);
         if let Some(w) = waker {
             w.wake();

@@ -13,7 +13,7 @@ use super::{
     call::{CallRef, Waiter},
     submissions::Submissions,
 };
-use crate::{Request, RpcError};
+use crate::{Request, RpcError, Stage};
 
 /// Maximum number of slots. The table grows up to this size when two XIDs collide; then calls with a
 /// requested XID are rejected.
@@ -58,7 +58,7 @@ impl<T> InFlight<T> {
     }
 }
 
-/// The calls of one connection; `T` is the transport's state of a call in flight. Allocates only when the
+/// The calls of one connection, which ends the stages of a call that all transports have; `T` is the transport's state of a call in flight. Allocates only when the
 /// number of open calls exceeds its previous maximum.
 ///
 /// XIDs count up from a random number, so that a new connection does not repeat those of its predecessor,
@@ -136,7 +136,7 @@ impl<T> Calls<T> {
                 let max = self.max_open;
                 let why =
                     format!("{max} calls are open on this connection; wait for one of them to complete");
-                Waiter(call).complete(Err(RpcError::Local(why)));
+                Waiter::from(call).complete(Err(RpcError::Local(why)));
             }
         }
     }
@@ -160,9 +160,11 @@ impl<T> Calls<T> {
         while let Some((call, deadline)) = self.unsent.pop_front() {
             match call.start(|requested| self.choose_xid(requested)) {
                 Some(Ok((xid, request))) => {
-                    return Some((Outgoing { xid, deadline, waiter: Waiter(call) }, request));
+                    let waiter = Waiter { call, stages: request.stages.clone() };
+                    waiter.stages.end(Stage::Queue);
+                    return Some((Outgoing { xid, deadline, waiter }, request));
                 }
-                Some(Err(e)) => Waiter(call).complete(Err(e)),
+                Some(Err(e)) => Waiter::from(call).complete(Err(e)),
                 None => {}
             }
         }
@@ -207,9 +209,10 @@ impl<T> Calls<T> {
         xid as usize & (self.slots.len() - 1)
     }
 
-    /// Adds a call that was sent.
+    /// Adds a call whose message was posted or queued.
     pub fn sent(&mut self, call: Outgoing, state: T) {
         let Outgoing { xid, deadline, waiter } = call;
+        waiter.stages.end(Stage::Send);
         self.insert(InFlight { xid, waiter: Some(waiter), deadline: Some(deadline), state });
     }
 
@@ -232,6 +235,9 @@ impl<T> Calls<T> {
         let at = self.slot(xid);
         let call = self.slots[at].take_if(|c| c.xid == xid)?;
         self.in_flight -= 1;
+        if let Some(waiter) = &call.waiter {
+            waiter.stages.end(Stage::Wait);
+        }
         Some(call)
     }
 
@@ -246,7 +252,7 @@ impl<T> Calls<T> {
         while let Some(xid) = self.cancelled.pop_front() {
             // The reply may have arrived in the meantime, and the XID may be in use again.
             if let Some(call) = self.get_mut(xid)
-                && call.waiter.take_if(|w| w.0.cancelled().is_some()).is_some()
+                && call.waiter.take_if(|w| w.call.cancelled().is_some()).is_some()
             {
                 return Some(xid);
             }
@@ -285,7 +291,7 @@ impl<T> Calls<T> {
 
     fn expire_unsent(&mut self, now: Instant) {
         while let Some((call, _)) = self.unsent.pop_front_if(|(_, deadline)| *deadline <= now) {
-            Waiter(call).complete(Err(self.timed_out()));
+            Waiter::from(call).complete(Err(self.timed_out()));
         }
     }
 
@@ -306,7 +312,7 @@ impl<T> Calls<T> {
         self.in_flight = 0;
         let unsent = self.unsent.drain(..).map(|(call, _)| call);
         for call in unsent.chain(submitted) {
-            Waiter(call).complete(Err(error.clone()));
+            Waiter::from(call).complete(Err(error.clone()));
         }
     }
 }

@@ -28,8 +28,8 @@ pub enum Stage {
     Queue,
     /// Server: the received message waits for processing, from the poll that returned it.
     Receive,
-    /// Server: decodes headers and arguments, and checks the caller and the file handle. Client: validates
-    /// the reply's chunks and headers, and assembles the message.
+    /// Server: decodes headers, and waits for memory for the reply. Client: validates the reply's chunks and
+    /// headers, and assembles the message.
     Decode,
     /// Allocates memory: the sinks of RDMA Reads, the client's Reply chunk.
     Buffer,
@@ -42,11 +42,12 @@ pub enum Stage {
     Wait,
     /// From posting the call's RDMA Reads to the last completion: arguments at the server.
     ReadWait,
-    /// Server: file system operation of READ and WRITE; for other procedures the whole execution.
-    FileSystem,
+    /// Server: executes the call: decodes its arguments, checks caller and file handle, and waits for the file
+    /// system; encodes the results.
+    Execution,
     /// Server: posts RDMA Writes of results.
     WritePost,
-    /// Server: encodes results and headers, posts receives and the Send (TCP: queues the record).
+    /// Server: encodes headers, posts receives and the Send (TCP: queues the record).
     Reply,
     /// Server: from posting the Send until the lower layer has accepted the whole reply. Software
     /// providers pass the data to the socket in this stage.
@@ -72,7 +73,7 @@ impl Stage {
         Self::Send,
         Self::Wait,
         Self::ReadWait,
-        Self::FileSystem,
+        Self::Execution,
         Self::WritePost,
         Self::Reply,
         Self::Completion,
@@ -101,14 +102,14 @@ impl Stage {
         Self::Buffer,
         Self::Registration,
         Self::ReadWait,
-        Self::FileSystem,
+        Self::Execution,
         Self::WritePost,
         Self::Reply,
         Self::Completion,
         Self::Deregistration,
     ];
 
-    /// Name, such as `encode`, `rdma-read-wait` or `file-system`.
+    /// Name, such as `encode`, `rdma-read-wait` or `execution`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Encode => "encode",
@@ -120,7 +121,7 @@ impl Stage {
             Self::Send => "send",
             Self::Wait => "wait",
             Self::ReadWait => "rdma-read-wait",
-            Self::FileSystem => "file-system",
+            Self::Execution => "execution",
             Self::WritePost => "rdma-write-post",
             Self::Reply => "reply",
             Self::Completion => "completion",

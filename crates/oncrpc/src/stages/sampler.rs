@@ -72,6 +72,12 @@ impl Stages {
     }
 }
 
+impl AsRef<Self> for Stages {
+    fn as_ref(&self) -> &Self {
+        self
+    }
+}
+
 impl fmt::Debug for Stages {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Stages").field(&self.is_sampled()).finish()
@@ -208,7 +214,7 @@ fn trace(end: &str, class: CallClass, xid: u32, nanos: &[u64; Stage::COUNT]) {
         send = ns(Stage::Send),
         wait = ns(Stage::Wait),
         rdma_read_wait = ns(Stage::ReadWait),
-        file_system = ns(Stage::FileSystem),
+        execution = ns(Stage::Execution),
         rdma_write_post = ns(Stage::WritePost),
         reply = ns(Stage::Reply),
         completion = ns(Stage::Completion),
@@ -344,7 +350,7 @@ mod tests {
             let stages = sampler.next_call(None);
             stages.set_class(class);
             clock.0.fetch_add(nanos, Relaxed);
-            stages.end(Stage::FileSystem);
+            stages.end(Stage::Execution);
             sampler.finish(stages);
             sampler.times.snapshot()
         };
@@ -353,7 +359,7 @@ mod tests {
         let alone = then.since(&first);
         assert_eq!((alone.of(CallClass::Read).calls, alone.of(CallClass::Write).calls), (0, 1));
         assert_eq!(first.plus(&alone), then);
-        let write = StageSums::new(1, [(Stage::FileSystem, Duration::from_nanos(30))]);
+        let write = StageSums::new(1, [(Stage::Execution, Duration::from_nanos(30))]);
         assert_eq!(alone.of(CallClass::Write), &write);
     }
 

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     CallbackHandler, CallbackHandlerRef, Calls, Connection, ConnectionDriver, MSG_CALL, MSG_REPLY, Outgoing,
-    PendingCall, Request, RpcError, Stage, Stages, Submissions, Transport, gss::ReplyCheck, parse_reply,
+    PendingCall, Request, RpcError, Submissions, Transport, gss::ReplyCheck, parse_reply,
 };
 
 /// Limits of a client's connection.
@@ -116,7 +116,6 @@ impl Transport for TcpTransport {
 
 /// A call in flight.
 struct Sent {
-    stages: Stages,
     /// For the reply to a protected call.
     check: Option<ReplyCheck>,
     /// The memory for the payload of the reply, and its usual position in the reply.
@@ -247,13 +246,10 @@ impl Driver {
             tracing::debug!(peer, xid, "dropped a message without an open call");
             return Ok(());
         };
-        let stages = call.state.stages.clone();
-        stages.end(Stage::Wait);
         let result = match &call.state.check {
             None => parse_reply(message, &peer),
             Some(check) => check.open(message, &peer),
         };
-        stages.end(Stage::Decode);
         call.complete(result);
         Ok(())
     }
@@ -282,7 +278,7 @@ impl Driver {
     }
 
     fn send_call(&mut self, call: Outgoing, request: Request) -> io::Result<()> {
-        let Request { mut message, stages, mut reply, seal, .. } = request;
+        let Request { mut message, mut reply, seal, .. } = request;
         let mut check = None;
         if let Some(seal) = seal {
             reply = seal.reply_spec(reply);
@@ -300,13 +296,11 @@ impl Driver {
             call.reject(RpcError::Unsupported(format!("a call of {len} bytes, where {max} is the limit")));
             return Ok(());
         }
-        stages.end(Stage::Queue);
         let pushed = self.channel.writer.push(&message, Some(call.xid));
-        stages.end(Stage::Send);
         // Small payloads are not placed, and their memory is not kept.
         let placed = |b: &Buffer| b.len() > STASH_BYTES && (4..=START_BYTES).contains(&reply.payload_offset);
         let payload = reply.payload.filter(placed).map(|buffer| (reply.payload_offset, buffer));
-        self.calls.sent(call, Sent { stages, check, payload });
+        self.calls.sent(call, Sent { check, payload });
         pushed.map_err(io::Error::other)
     }
 }

@@ -157,6 +157,7 @@ impl Drop for OpenGuard {
 /// A call that waits for memory for its reply.
 struct DeferredCall {
     call: ReceivedCall,
+    stages: Stages,
     /// Bytes charged to the account.
     charge: usize,
 }
@@ -323,7 +324,7 @@ impl Connection {
                 self.deferred = Some(deferred_call);
                 return;
             };
-            self.call(deferred_call.call, reservation);
+            self.call(deferred_call.call, deferred_call.stages, reservation);
             if self.core.batch.call() {
                 self.flush(cx);
             }
@@ -349,12 +350,13 @@ impl Connection {
         }
         let charge = message.head.iter().map(|view| view.capacity()).sum();
         self.core.account.replace(admitted, charge);
+        let stages = self.core.sample(None, None);
         let mut call = self.core.receive(message);
         if call.is_tls_probe() && self.begin_upgrade(&mut call) {
             self.core.account.give(charge);
             return None;
         }
-        Some(DeferredCall { call, charge })
+        Some(DeferredCall { call, stages, charge })
     }
 
     /// Begins the transition to TLS for which `call` asks. Returns `false` if the call is to be executed instead: without a
@@ -398,7 +400,7 @@ impl Connection {
         Poll::Ready(())
     }
 
-    fn call(&mut self, call: ReceivedCall, reservation: Reservation) {
+    fn call(&mut self, call: ReceivedCall, stages: Stages, reservation: Reservation) {
         // A record that is not an RPC message shows that the stream has another protocol. A reply is dropped,
         // because it may answer a call of an earlier connection.
         if !call.is_rpc() {
@@ -411,9 +413,7 @@ impl Connection {
             return self.fail(&io::Error::other("a call was discarded"));
         }
         self.stats.calls.fetch_add(1, Ordering::Relaxed);
-        let sampler = self.core.config.sampler.as_deref();
-        let stages = sampler.map_or(Stages::NONE, |s| s.next_call(None));
-        if let Some(answer) = self.core.call(call, &stages, stages.clone(), reservation) {
+        if let Some(answer) = self.core.call(call, stages, reservation) {
             self.reply(answer);
         }
     }
@@ -471,10 +471,9 @@ impl Connection {
     /// Completes the samples when the socket has accepted all replies.
     fn replies_sent(&mut self) {
         self.send_rate.pause();
-        let Some(sampler) = &self.core.config.sampler else { return };
         for stages in self.sampled.drain(..) {
             stages.end(Stage::Completion);
-            sampler.finish(stages);
+            self.core.finish_stages(stages);
         }
     }
 

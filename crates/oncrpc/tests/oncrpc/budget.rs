@@ -14,7 +14,8 @@ use futures::future::poll_fn;
 use millrace_admission::{Account, Budget, BudgetConfig, ClientAddr};
 use millrace_buffer::SPAN_BYTES;
 use millrace_oncrpc::{
-    Credential, Dispatcher, PendingCall, Program, ReplySpec, Request, RpcError, Transport, call_header,
+    Credential, Dispatcher, PendingCall, Program, ReplySpec, Request, RpcError, Stages, Transport,
+    call_header,
     serving::{CloseReason, ConnectionConfig, ServerConnection},
     tcp::{TcpClientConfig, TcpServer, TcpServerConfig, TcpTransport, record::START_BYTES},
 };
@@ -548,7 +549,7 @@ fn an_ended_connection_leaves_memory_to_those_that_wait() {
     let service = Arc::new(Dispatcher::new([]));
     let (rt, config, account) = (time.runtime(), ConnectionConfig::default(), Account::unlimited());
     let mut ended =
-        ServerConnection::<()>::new(peer(), service, Arc::clone(&rt), arena.clone(), config, account);
+        ServerConnection::<Stages>::new(peer(), service, Arc::clone(&rt), arena.clone(), config, account);
     time.block_on(async {
         let held = arena.alloc(SPAN_BYTES).unwrap();
         ended.wait_for_memory(&arena.alloc(SPAN_BYTES).unwrap_err());

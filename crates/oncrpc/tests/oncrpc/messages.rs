@@ -7,7 +7,7 @@ use millrace_buffer::ArenaConfig;
 
 use millrace_oncrpc::{
     AcceptError, AuthStat, AuthSys, Credential, Dispatcher, LastSender, Message, Program, REPLY_HEAD,
-    ReceivedCall, RpcError, RpcMismatch, Stages, call_header, parse_reply,
+    ReceivedCall, RpcError, RpcMismatch, call_header, parse_reply,
 };
 use millrace_xdr::{Arena, Encoder};
 use proptest::prelude::*;
@@ -19,8 +19,7 @@ fn answer(call: &[u8]) -> Option<Vec<u8>> {
     let d = Dispatcher::new([Arc::new(Doubler::default()) as Arc<dyn Program>]);
     let message = Message::from_view(arena.copy_from(call).unwrap());
     let reply = Encoder::new(&arena, REPLY_HEAD);
-    let reply =
-        ReceivedCall::parse(message, &mut LastSender::new(peer()), &d).execute(&d, &Stages::NONE, reply);
+    let reply = ReceivedCall::parse(message, &mut LastSender::new(peer()), &d).execute(&d, reply);
     reply.into_future().now_or_never().unwrap().map(|m| m.head.to_vec())
 }
 
@@ -213,8 +212,7 @@ fn a_reply_without_memory_to_grow_becomes_system_err() {
         held.push(b);
     }
     let d = Dispatcher::new([Arc::new(Doubler::default()) as Arc<dyn Program>]);
-    let reply =
-        ReceivedCall::parse(message, &mut LastSender::new(peer()), &d).execute(&d, &Stages::NONE, reply);
+    let reply = ReceivedCall::parse(message, &mut LastSender::new(peer()), &d).execute(&d, reply);
     let reply = reply.into_future().now_or_never().unwrap();
     assert_eq!(reply.unwrap().head.to_vec(), words(&[XID, 1, 0, 0, 0, 5]));
 }

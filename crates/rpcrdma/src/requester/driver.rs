@@ -10,7 +10,7 @@ use futures::FutureExt;
 use millrace_buffer::Buffer;
 use millrace_oncrpc::{
     CallbackHandlerRef, Calls, ConnectionDriver, InFlight, Message, Outgoing, Reply, Request, RpcError,
-    Stage, Stages, Waiter, gss::ReplyCheck, parse_reply,
+    Waiter, gss::ReplyCheck, parse_reply,
 };
 use millrace_rdma::{Completion, ConnectionError, Counters, PostError, QueuePair, SendRequest, SteeringTag};
 use millrace_runtime::{RuntimeExt, RuntimeRef, Sleep};
@@ -176,8 +176,6 @@ impl Driver {
     }
 
     fn send(&mut self, call: Outgoing, request: Request) -> Result<(), ConnectionError> {
-        let stages = request.stages.clone();
-        stages.end(Stage::Queue);
         let in_flight = self.calls.in_flight() + 1;
         self.marshaller.credits = self.demand.request(in_flight + self.calls.unsent());
         // RFC 8166 section 3.3.2: a receive for every expected reply is posted before the call.
@@ -191,12 +189,11 @@ impl Driver {
                 return Ok(());
             }
         };
-        self.calls.sent(call, CallState::Exposed(outgoing.exposed));
         add(&self.marshaller.stats.calls, 1);
         let send = SendRequest { data: outgoing.data, invalidate: None, solicited: false, signaled: None };
-        ignore_closed(self.qp.post_send(send))?;
-        stages.end(Stage::Send);
-        Ok(())
+        let posted = self.qp.post_send(send);
+        self.calls.sent(call, CallState::Exposed(outgoing.exposed));
+        ignore_closed(posted)
     }
 
     fn post_receives(&mut self, wanted: usize) -> Result<(), RpcError> {
@@ -282,7 +279,6 @@ impl Driver {
         (buffer, at): (Buffer, usize),
         invalidated: Option<SteeringTag>,
     ) -> Result<(), ConnectionError> {
-        memory.stages.end(Stage::Wait);
         // RFC 8797 section 4: a reply may only invalidate tags of the call with its XID.
         if let Some(tag) = invalidated {
             if !memory.tags().any(|t| t == tag) {
@@ -326,7 +322,7 @@ impl Driver {
         at: usize,
         mut memory: Box<CallMemory>,
     ) -> Result<Reply, RpcError> {
-        let (xid, stages, check) = (header.xid, memory.stages.clone(), memory.check.take());
+        let (xid, check) = (header.xid, memory.check.take());
         if let Body::Error(e) = &header.body {
             drop(memory);
             add(&self.marshaller.stats.transport_errors, 1);
@@ -334,7 +330,7 @@ impl Driver {
         }
         let (lists, inline, _) = header.body.into_parts(at, buffer.freeze());
         let message = self.marshaller.message_of_reply(&lists, inline, memory);
-        self.accept(xid, message, &stages, check.as_ref())
+        self.accept(xid, message, check.as_ref())
     }
 
     /// Checks that a message is the reply to the call `xid`.
@@ -342,7 +338,6 @@ impl Driver {
         &self,
         xid: u32,
         message: Result<Message, &'static str>,
-        stages: &Stages,
         check: Option<&ReplyCheck>,
     ) -> Result<Reply, RpcError> {
         let stats = &self.marshaller.stats;
@@ -354,12 +349,10 @@ impl Driver {
             Ok(message) => {
                 add(&stats.replies, 1);
                 let peer = self.calls.submissions().peer();
-                let reply = match check {
+                match check {
                     None => parse_reply(message, &peer),
                     Some(check) => check.open(message, &peer),
-                };
-                stages.end(Stage::Decode);
-                reply
+                }
             }
             Err(what) => {
                 add(&stats.bad_replies, 1);

@@ -69,6 +69,12 @@ struct ReplyTo {
     charge: usize,
 }
 
+impl AsRef<Stages> for ReplyTo {
+    fn as_ref(&self) -> &Stages {
+        &self.stages
+    }
+}
+
 /// Limits of a reply.
 struct Limits {
     /// Bytes of the largest Send.
@@ -374,7 +380,7 @@ impl Responder {
         match self.qp.poll(cx, &mut completions) {
             Poll::Ready(Ok(())) => {
                 progress = true;
-                self.received_at = self.now_if_due(completions.len());
+                self.received_at = self.core.now_if_due(completions.len());
                 let handled = completions.drain(..).try_for_each(|c| self.complete(cx, c));
                 self.core.batch.end();
                 set(&self.stats.regions_exposed, self.qp.domain().exposed().0);
@@ -482,25 +488,14 @@ impl Responder {
                 drop(sources);
                 stages.end(Stage::Deregistration);
             }
-            self.finish(stages);
-        }
-    }
-
-    fn now_if_due(&self, calls: usize) -> Option<Instant> {
-        self.core.config.sampler.as_ref().and_then(|s| s.now_if_due(calls))
-    }
-
-    /// Ends the stages of a call.
-    fn finish(&self, stages: Stages) {
-        if let Some(sampler) = &self.core.config.sampler {
-            sampler.finish(stages);
+            self.core.finish_stages(stages);
         }
     }
 
     /// Processes a message (RFC 8166 section 4.5).
     fn process_message(&mut self, cx: &mut Context<'_>, buffer: Buffer) -> Result<(), ConnectionError> {
         self.posted = self.posted.saturating_sub(1);
-        let turn = self.now_if_due(1);
+        let turn = self.core.now_if_due(1);
         let short = buffer.len() < MIN_CALL;
         let (header, at) = match Header::decode(&buffer, self.config.max_segments) {
             Ok((Header { xid, body: Body::Error(_), .. }, _)) => {
@@ -544,19 +539,8 @@ impl Responder {
         add(&self.stats.calls, 1);
         self.active.begin();
         let (lists, inline, _) = header.body.into_parts(at, buffer.freeze());
-        let stages = self.sample(header.xid, turn);
+        let stages = self.core.sample(self.received_at, turn);
         self.queue(cx, ReplyTo { xid: header.xid, lists, stages, charge: 0 }, inline)
-    }
-
-    /// Starts the stages of a call that was processed from `turn` on.
-    fn sample(&self, xid: u32, turn: Option<Instant>) -> Stages {
-        let Some(sampler) = &self.core.config.sampler else { return Stages::NONE };
-        let stages = sampler.next_call(self.received_at.or(turn));
-        if let Some(turn) = turn {
-            stages.end_at(Stage::Receive, turn);
-            stages.set_xid(xid);
-        }
-        stages
     }
 
     /// Starts or queues a call with a decoded header.
@@ -654,8 +638,7 @@ impl Responder {
             return Ok(());
         }
         to.charge = reservation.charge();
-        let stages = to.stages.clone();
-        match self.core.call(call, &stages, to, reservation) {
+        match self.core.call(call, to, reservation) {
             Some(answer) => self.answer(answer),
             None => Ok(()),
         }

@@ -6,7 +6,7 @@ use millrace_buffer::Arena;
 use millrace_nfs::v3::Status;
 use millrace_oncrpc::{
     CallContext, Dispatcher, Fault, LastSender, MaybeReady, Message, Outcome, Peer, Program, ReceivedCall,
-    Results, Stages,
+    Results,
 };
 use millrace_xdr::Encoder;
 
@@ -92,6 +92,6 @@ impl TestServer {
         arena: &Arena,
     ) -> MaybeReady<'static, Option<Message>> {
         let received = ReceivedCall::parse(message, &mut LastSender::new(*peer), &self.dispatcher);
-        received.execute(&self.dispatcher, &Stages::NONE, Encoder::new(arena, 64))
+        received.execute(&self.dispatcher, Encoder::new(arena, 64))
     }
 }

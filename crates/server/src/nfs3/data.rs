@@ -10,7 +10,7 @@ use millrace_nfs::v3::{
     CommitArgs, CommitOk, Procedure, ReadArgs, ReadOk, ReadlinkArgs, Status, Verifier, WriteArgs, WriteOk,
 };
 use millrace_nfs4_state::Changing;
-use millrace_oncrpc::{CallClass, CallContext, MaybeReady, Results, Stage};
+use millrace_oncrpc::{CallContext, MaybeReady, Results};
 use millrace_vfs::{Arena, FsError, FsResult, Op, Read, Views, Written};
 use millrace_xdr::Encoder;
 
@@ -37,16 +37,12 @@ pub(super) fn read(
         Ok(t) => t,
         Err(refused) => return MaybeReady::Ready(env.refuse(&args, refused, reply)),
     };
-    let stages = call.stages.clone();
-    stages.set_class(CallClass::Read);
-    stages.end(Stage::Decode);
     let op = match check_read(env, &t, args.offset) {
         Ok(to_limit) => t.fs().read(&t.caller, &t.file, args.offset, args.count.min(env.rtmax).min(to_limit)),
         Err(e) => Op::Ready(Err(e)),
     };
     match op {
         Op::Ready(Ok(r)) => {
-            stages.end(Stage::FileSystem);
             let reply = read_done(env, &t, reply, r);
             MaybeReady::Ready(ProcedureOutcome::new(Ok(reply.into()), t))
         }
@@ -54,7 +50,6 @@ pub(super) fn read(
             let env = Arc::clone(env);
             MaybeReady::wait(async move {
                 let r = other.await;
-                stages.end(Stage::FileSystem);
                 let outcome = finish_read(&env, &t, r, reply).await;
                 ProcedureOutcome::new(outcome.map(Results::from), t)
             })
@@ -103,13 +98,10 @@ pub(super) fn write(
         Disposition::Retransmission(outcome) => return env.retransmission(outcome),
         Disposition::TryLater(reply) => return MaybeReady::Ready(env.try_later(&args, reply)),
     };
-    let stages = call.stages.clone();
     // Drops the message's references to the data, so that the file system can be its only owner.
     drop(call);
     let WriteArgs { offset, count, stable, mut data, .. } = args;
     data.truncate(env.wtmax as usize);
-    stages.set_class(CallClass::Write);
-    stages.end(Stage::Decode);
     // Read before the write: if data is lost before the reply is built, the reply must not contain the
     // verifier of the instance after the loss.
     let verifier = t.fs().write_verifier();
@@ -122,7 +114,6 @@ pub(super) fn write(
     };
     match op {
         Op::Ready(Ok(w)) => {
-            stages.end(Stage::FileSystem);
             let outcome = write_done(env, &t, reply, &w, verifier);
             MaybeReady::Ready(ProcedureOutcome::new(entry.finish(outcome), t))
         }
@@ -131,7 +122,6 @@ pub(super) fn write(
             MaybeReady::wait(async move {
                 let written = other.await;
                 drop(changing);
-                stages.end(Stage::FileSystem);
                 let outcome = match written {
                     Ok(w) => write_done(&env, &t, reply, &w, verifier),
                     Err(e) => env.failed(Procedure::Write, reply, convert::status(e), &t.wcc().await),

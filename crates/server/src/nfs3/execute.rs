@@ -6,13 +6,12 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use futures::FutureExt;
 use millrace_nfs::v3::{
     AccessArgs, CommitArgs, CreateArgs, FsinfoArgs, FsstatArgs, GetattrArgs, LinkArgs, LookupArgs, MkdirArgs,
     MknodArgs, PathconfArgs, Procedure, ReaddirArgs, ReaddirplusArgs, ReadlinkArgs, RemoveArgs, RenameArgs,
     RmdirArgs, SetattrArgs, SymlinkArgs,
 };
-use millrace_oncrpc::{CallContext, MaybeReady, Results, Stage, Stages};
+use millrace_oncrpc::{CallContext, MaybeReady, Results};
 use millrace_xdr::Encoder;
 
 use super::{Nfs3, attributes, data, directory, filesystem, names, outcome::ProcedureOutcome};
@@ -34,8 +33,8 @@ macro_rules! run {
             })
     };
     (@ $nfs:ident, $call:ident, $reply:ident, $args:ty, $env:ident, $decoded:ident, $object:ident, $run:expr) => {{
-        let ($env, stages) = (Arc::clone(&$nfs.env), $call.stages.clone());
-        poll_once(stages, async move {
+        let $env = Arc::clone(&$nfs.env);
+        poll_once(async move {
             let $decoded: $args = match $call.arguments() {
                 Ok(args) => args,
                 Err(fault) => return fault.into(),
@@ -89,10 +88,9 @@ impl Nfs3 {
 /// Polls `procedure` once, which completes most procedures. The caller polls a pending one again with its
 /// waker.
 fn poll_once(
-    stages: Stages,
     procedure: impl Future<Output = ProcedureOutcome> + Send + 'static,
 ) -> MaybeReady<'static, ProcedureOutcome> {
-    let mut procedure = Box::pin(procedure.inspect(move |_| stages.end(Stage::FileSystem)));
+    let mut procedure = Box::pin(procedure);
     match procedure.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(outcome) => MaybeReady::Ready(outcome),
         Poll::Pending => MaybeReady::Pending(procedure),

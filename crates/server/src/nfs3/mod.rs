@@ -21,7 +21,8 @@ use millrace_admission::ClientAddr;
 use millrace_buffer::slot_bytes;
 use millrace_nfs::v3::{PROGRAM, Procedure, Status, VERSION};
 use millrace_oncrpc::{
-    CallContext, CallHeader, Fault, MaybeReady, Outcome, Plan, Program, Results, SMALL_CALL, SMALL_REPLY,
+    CallClass, CallContext, CallHeader, Fault, MaybeReady, Outcome, Plan, Program, Results, SMALL_CALL,
+    SMALL_REPLY,
 };
 use millrace_runtime::{Instant, RuntimeRef};
 use millrace_xdr::{Decoder, Encode, Encoder};
@@ -105,13 +106,18 @@ impl Program for Nfs3 {
 
     fn plan(&self, header: &CallHeader, args: &mut Decoder<'_>, length: usize) -> Plan {
         let Ok(procedure) = Procedure::try_from(header.proc) else { return Plan::default() };
+        let class = match procedure {
+            Procedure::Read => CallClass::Read,
+            Procedure::Write => CallClass::Write,
+            _ => CallClass::Other,
+        };
         let bulk = procedure.bulk(args).map_or(0, |bulk| bulk::bytes(bulk, self.env.rtmax));
         if bulk > 0 {
             let reply_bytes =
                 (length <= SMALL_CALL).then(|| (slot_bytes(bulk as usize) + SMALL_REPLY) as u32);
-            return Plan { reply_bytes, bulk, ..Plan::default() };
+            return Plan { reply_bytes, bulk, class, ..Plan::default() };
         }
-        Plan { data_offset: procedure.data_offset(args).map(|at| at as u32), ..Plan::default() }
+        Plan { data_offset: procedure.data_offset(args).map(|at| at as u32), class, ..Plan::default() }
     }
 
     fn call(&self, call: CallContext, reply: Encoder) -> MaybeReady<'static, Outcome> {

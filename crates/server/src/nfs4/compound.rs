@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use millrace_nfs::v4::{Bitmap, CHANGE_BYTES, CompoundEncoder, Operation, Stateid, Status};
-use millrace_oncrpc::Stages;
 use millrace_xdr::{Encoder, XdrError};
 
 use super::{
@@ -49,7 +48,6 @@ pub(super) struct Compound<'c> {
     pub(super) bulk: usize,
     /// Bytes of payloads in the reply.
     pub(super) payload: usize,
-    pub(super) stages: Stages,
     pub(super) timer: Timer,
     /// Limits of the reply.
     pub(super) limits: ReplyLimits,
@@ -60,7 +58,7 @@ pub(super) struct Compound<'c> {
 }
 
 impl<'c> Compound<'c> {
-    pub(super) fn new(scope: Scope<'c>, reply: Encoder, bulk: usize, stages: Stages, timer: Timer) -> Self {
+    pub(super) fn new(scope: Scope<'c>, reply: Encoder, bulk: usize, timer: Timer) -> Self {
         Self {
             scope,
             session: None,
@@ -72,7 +70,6 @@ impl<'c> Compound<'c> {
             saved_stateid: None,
             bulk,
             payload: 0,
-            stages,
             timer,
             limits: ReplyLimits { size: usize::MAX, cached: None },
             is_last: false,

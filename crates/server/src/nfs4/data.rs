@@ -1,7 +1,6 @@
 //! READ, WRITE, COMMIT and READLINK. Data is passed as views, without copies, as for NFSv3.
 
 use millrace_nfs::v4::{CommitArgs, CommitOk, ReadArgs, ReadOk, ReadlinkOk, Status, WriteArgs, WriteOk};
-use millrace_oncrpc::{CallClass, Stage};
 use millrace_vfs::{Arena, FsError, FsResult, Op, Views};
 
 use super::{compound::Compound, convert, kind::data_error};
@@ -20,14 +19,11 @@ impl Compound<'_> {
             return Err(Status::Inval);
         }
         let to_limit = u32::try_from(OFFSET_LIMIT - args.offset).unwrap_or(u32::MAX);
-        self.stages.set_class(CallClass::Read);
-        self.stages.end(Stage::Decode);
         // A result that is ready would be moved twice if it was awaited.
         let read = match file.fs().read(caller, &file.handle, args.offset, count.min(to_limit)) {
             Op::Ready(read) => read,
             Op::Pending(read) => read.await,
         };
-        self.stages.end(Stage::FileSystem);
         let read = match read {
             Ok(read) => read,
             Err(error) => return Err(data_error(file, error).await),
@@ -48,13 +44,10 @@ impl Compound<'_> {
         if end.is_none_or(|end| end > file.export.info().max_file_size) {
             return Err(Status::FBig);
         }
-        self.stages.set_class(CallClass::Write);
-        self.stages.end(Stage::Decode);
         // Read before the write: if data is lost before the reply is built, the reply must not contain the
         // verifier of the instance after the loss.
         let verifier = file.fs().write_verifier();
         let written = file.fs().write(caller, &file.handle, offset, data, convert::stability(stable)).await;
-        self.stages.end(Stage::FileSystem);
         let written = match written {
             Ok(written) => written,
             Err(error) => return Err(data_error(file, error).await),

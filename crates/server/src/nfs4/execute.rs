@@ -10,7 +10,7 @@ use std::{
 
 use millrace_nfs::v4::{CompoundEncoder, MAX_TAG, Opaque, Operation, SequenceArgs, Status};
 use millrace_nfs4_state::{MIN_CACHED, Sequence};
-use millrace_oncrpc::{CallContext, Fault, MaybeReady, Outcome, Results, Stage};
+use millrace_oncrpc::{CallContext, Fault, MaybeReady, Outcome, Results};
 use millrace_xdr::{Arena, Encoder};
 
 use super::{
@@ -124,13 +124,11 @@ async fn run(env: Arc<Env>, call: CallContext, reply: Encoder) -> Outcome {
             request.end();
         }
     }
-    let Request { compound: Compound { reply, stages, limits, .. }, header, execution, .. } = request;
-    let outcome = match execution {
+    let Request { compound: Compound { reply, limits, .. }, header, execution, .. } = request;
+    match execution {
         Some(execution) => finish(&env, execution, reply, header, limits.cached),
         None => Ok(reply.into()),
-    };
-    stages.end(Stage::FileSystem);
-    outcome
+    }
 }
 
 /// A COMPOUND and its reply.
@@ -166,8 +164,8 @@ impl<'c> Request<'c> {
         let caller = Caller { sender: Arc::clone(&call.sender), counters: &env.counters, is_machine: false };
         let minor_version = call.plan.operations.minor_version;
         let scope = Scope { env, exports: env.exports.load_full(), caller, minor_version };
-        let (bulk, stages) = (call.plan.bulk as usize, call.stages.clone());
-        let compound = Compound::new(scope, reply, bulk, stages, Timer::start(&env.rt));
+        let bulk = call.plan.bulk as usize;
+        let compound = Compound::new(scope, reply, bulk, Timer::start(&env.rt));
         Self { compound, args: Arguments::new(call), results, bytes, digest, header, execution: None }
     }
 

@@ -2,7 +2,7 @@
 
 use millrace_buffer::slot_bytes;
 use millrace_nfs::v4::{CompoundArgs, Operation, ResultBytes, WRITE_DATA_OFFSET, next_operation};
-use millrace_oncrpc::{Operations, Plan, SMALL_CALL, SMALL_REPLY};
+use millrace_oncrpc::{CallClass, Operations, Plan, SMALL_CALL, SMALL_REPLY};
 use millrace_xdr::Decoder;
 
 use crate::bulk::{self, MAX_PAGE};
@@ -41,6 +41,11 @@ pub(super) fn plan(args: &mut Decoder<'_>, length: usize, rtmax: u32, most: u32)
     for _ in 0..if count > most { 1 } else { count } {
         let Ok(operation) = next_operation(args) else { break };
         plan.operations.keep(operation.number());
+        match operation {
+            Operation::Read | Operation::ReadPlus => plan.class = CallClass::Read,
+            Operation::Write => plan.class = CallClass::Write,
+            _ => {}
+        }
         if operation == Operation::Write && args.remaining() >= WRITE_DATA_OFFSET {
             plan.data_offset = Some((args.position() + WRITE_DATA_OFFSET) as u32);
         }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use millrace_nfs::v4::{Content, ReadPlusArgs, ReadPlusOk, Status};
-use millrace_oncrpc::{CallClass, Stage, TransportKind};
+use millrace_oncrpc::TransportKind;
 use millrace_vfs::{FileSystem, FsError, FsResult, Handle, Identity, SeekTarget};
 
 use super::{compound::Compound, data::OFFSET_LIMIT, kind::data_error};
@@ -29,11 +29,7 @@ impl Compound<'_> {
         if args.offset >= OFFSET_LIMIT {
             return Err(Status::Inval);
         }
-        self.stages.set_class(CallClass::Read);
-        self.stages.end(Stage::Decode);
-        let read = contents(&**file.fs(), caller, &file.handle, args.offset, count).await;
-        self.stages.end(Stage::FileSystem);
-        let ok = match read {
+        let ok = match contents(&**file.fs(), caller, &file.handle, args.offset, count).await {
             Ok(ok) => ok,
             Err(error) => return Err(data_error(&file, error).await),
         };

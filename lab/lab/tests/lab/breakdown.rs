@@ -17,7 +17,7 @@ fn breakdown_shows_and_plots_the_stages_of_both_designs() {
         assert_eq!(l["client"]["sampled_calls"].as_u64(), Some(operations), "{l}");
         let (read, read_read) = (l["test"] == "read", l["design"] == "read-read");
         let spent = |end: &str, stage: &str| l[end]["stages_us"][stage].as_f64() > Some(0.0);
-        assert!(spent("server", "file-system") && spent("client", "wait"), "{l}");
+        assert!(spent("server", "execution") && spent("client", "wait"), "{l}");
         assert_eq!(spent("server", "rdma-read-wait"), !read, "{l}");
         assert_eq!(spent("server", "rdma-write-post"), read && !read_read, "{l}");
         assert_eq!(spent("client", "rdma-read-wait"), read && read_read, "{l}");

@@ -9,8 +9,7 @@ use std::{
 use futures::FutureExt;
 use millrace_buffer::Buffer;
 use millrace_oncrpc::{
-    Calls, ConnectionDriver, InFlight, Message, Outgoing, Reply, Request, RpcError, Stage, Stages,
-    parse_reply,
+    Calls, ConnectionDriver, InFlight, Message, Outgoing, Reply, Request, RpcError, parse_reply,
 };
 use millrace_rdma::{
     Completion, ConnectionError, Counters, PostError, QueuePair, SendRequest, SteeringTag, WorkId,
@@ -176,8 +175,6 @@ impl Driver {
     }
 
     fn send(&mut self, call: Outgoing, request: Request) -> Result<(), ConnectionError> {
-        let stages = request.stages.clone();
-        stages.end(Stage::Queue);
         let in_flight = self.calls.in_flight() + 1;
         self.outbox.marshaller.credits = self.demand.request(in_flight + self.calls.unsent());
         // RFC 8166 section 3.3.2: a receive for every expected reply is posted before the call.
@@ -191,12 +188,11 @@ impl Driver {
                 return Ok(());
             }
         };
-        self.calls.sent(call, CallState::Exposed(outgoing.exposed, reply));
         add(&self.outbox.marshaller.stats.calls, 1);
         let send = SendRequest { data: outgoing.data, invalidate: None, solicited: false, signaled: None };
-        ignore_closed(self.qp.post_send(send))?;
-        stages.end(Stage::Send);
-        Ok(())
+        let posted = self.qp.post_send(send);
+        self.calls.sent(call, CallState::Exposed(outgoing.exposed, reply));
+        ignore_closed(posted)
     }
 
     fn post_receives(&mut self, wanted: usize) -> Result<(), RpcError> {
@@ -266,7 +262,6 @@ impl Driver {
         (buffer, at): (Buffer, usize),
         invalidated: Option<SteeringTag>,
     ) -> Result<(), ConnectionError> {
-        memory.stages.end(Stage::Wait);
         // RFC 8797 section 4: a reply may only invalidate tags of the call with its XID.
         if let Some(tag) = invalidated {
             if !memory.tags().any(|t| t == tag) {
@@ -309,9 +304,9 @@ impl Driver {
     /// Processes the completion of an RDMA Read. The last one completes the call.
     fn process_read(&mut self, id: WorkId, sink: Vec<Buffer>) -> Result<(), ConnectionError> {
         let pulled = self.reader.completed(id, sink, &self.outbox.marshaller, &mut *self.qp)?;
-        let Some(Pulled { xid, message, stages }) = pulled else { return Ok(()) };
+        let Some(Pulled { xid, message }) = pulled else { return Ok(()) };
         if let Some(call) = self.calls.remove(xid) {
-            call.complete(self.accept(xid, message, &stages));
+            call.complete(self.accept(xid, message));
         }
         Ok(())
     }
@@ -324,7 +319,7 @@ impl Driver {
         memory: Box<CallMemory>,
         reply: ReplyMemory,
     ) -> Result<Option<Result<Reply, RpcError>>, ConnectionError> {
-        let (xid, stages) = (header.xid, memory.stages.clone());
+        let xid = header.xid;
         if let Body::Error(e) = &header.body {
             drop(memory);
             add(&self.outbox.marshaller.stats.transport_errors, 1);
@@ -333,18 +328,13 @@ impl Driver {
         let (lists, inline, padding) = header.body.into_parts(at, buffer.freeze());
         let arrived = ReceivedReply { xid, lists, inline, padding, memory, reply };
         match self.reader.take(arrived, &self.outbox.marshaller, &mut *self.qp)? {
-            ReplyOutcome::Message(message) => Ok(Some(self.accept(xid, message, &stages))),
+            ReplyOutcome::Message(message) => Ok(Some(self.accept(xid, message))),
             ReplyOutcome::Reading => Ok(None),
         }
     }
 
     /// Checks that a message is the reply to the call `xid`.
-    fn accept(
-        &self,
-        xid: u32,
-        message: Result<Message, &'static str>,
-        stages: &Stages,
-    ) -> Result<Reply, RpcError> {
+    fn accept(&self, xid: u32, message: Result<Message, &'static str>) -> Result<Reply, RpcError> {
         let stats = &self.outbox.marshaller.stats;
         let message = message.and_then(|m| {
             let same = m.xid() == Some(xid);
@@ -353,9 +343,7 @@ impl Driver {
         match message {
             Ok(message) => {
                 add(&stats.replies, 1);
-                let reply = parse_reply(message, &self.calls.submissions().peer());
-                stages.end(Stage::Decode);
-                reply
+                parse_reply(message, &self.calls.submissions().peer())
             }
             Err(what) => {
                 add(&stats.bad_replies, 1);

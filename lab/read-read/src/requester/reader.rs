@@ -56,8 +56,6 @@ pub(super) enum ReplyOutcome {
 pub(super) struct Pulled {
     pub(super) xid: u32,
     pub(super) message: Result<Message, &'static str>,
-    /// Stages of the call.
-    pub(super) stages: Stages,
 }
 
 /// A call whose results are being read.
@@ -238,7 +236,7 @@ impl Reader {
             stages.end(Stage::Deregistration);
         }
         self.send_done(xid, with, qp)?;
-        Ok(Some(Pulled { xid, message, stages }))
+        Ok(Some(Pulled { xid, message }))
     }
 
     /// Drops a reply whose call was cancelled or timed out.
