@@ -1,9 +1,9 @@
 //! The transport header (RFC 8166 section 4): the fixed part, the three chunk lists and the error bodies.
 
-use std::{fmt, str::FromStr};
+use std::fmt;
 
 use millrace_rdma::{Segment, SteeringTag};
-use millrace_xdr::{Arena, Decoder, ItemPadding, OutOfMemory, View, Views, XdrError};
+use millrace_xdr::{Arena, Decoder, OutOfMemory, View, Views, XdrError};
 use smallvec::SmallVec;
 
 /// The protocol version (`rdma_vers`).
@@ -13,10 +13,6 @@ pub const MIN_CALL: usize = 28;
 /// Bytes of the smallest valid header except RDMA_DONE: an ERR_CHUNK.
 const MIN_HEADER: usize = 20;
 const FIXED: usize = 16;
-/// Bytes of the padding fields of RDMA_MSGP, which precede its lists.
-const PADDING: usize = 8;
-/// The largest alignment in bytes: a page.
-pub const MAX_ALIGN: u32 = 4096;
 /// Bytes of a segment.
 pub(crate) const SEGMENT: usize = 16;
 /// Bytes that a Read list entry, a Write chunk or a Reply chunk, each with one segment, add to a header.
@@ -26,7 +22,6 @@ pub(crate) const REPLY_CHUNK: usize = 4 + SEGMENT;
 
 const RDMA_MSG: u32 = 0;
 const RDMA_NOMSG: u32 = 1;
-const RDMA_MSGP: u32 = 2;
 const RDMA_DONE: u32 = 3;
 const RDMA_ERROR: u32 = 4;
 const ERR_VERS: u32 = 1;
@@ -102,51 +97,6 @@ pub enum TransportError {
     Chunk,
 }
 
-/// Padding of an RDMA_MSGP (RFC 5666 section 3.7). Pad bytes align the first byte of each item of at least
-/// `threshold` bytes to a multiple of `align`, counted from the start of the Send. (RFC 5666 does not define
-/// the origin; RFC 8166 calls the definition incomplete.) As text: `ALIGN:THRESHOLD`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Padding {
-    /// Alignment in bytes: a multiple of 4 from 4 to 4096.
-    pub align: u32,
-    /// Minimum length in bytes of an aligned item.
-    pub threshold: u32,
-}
-
-impl fmt::Display for Padding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.align, self.threshold)
-    }
-}
-
-impl FromStr for Padding {
-    type Err = String;
-
-    fn from_str(s: &str) -> Result<Self, String> {
-        let numbers = || {
-            let (align, threshold) = s.split_once(':')?;
-            Some(Self { align: align.parse().ok()?, threshold: threshold.parse().ok()? })
-        };
-        numbers().filter(|p| is_alignment(p.align)).ok_or_else(|| {
-            format!(
-                "invalid padding {s:?}: use ALIGN:THRESHOLD in bytes, such as 512:1024, with ALIGN a multiple of 4 from 4 \
-                 to {MAX_ALIGN}"
-            )
-        })
-    }
-}
-
-fn is_alignment(align: u32) -> bool {
-    align.is_multiple_of(4) && (4..=MAX_ALIGN).contains(&align)
-}
-
-impl Padding {
-    /// The padding of a stream after a header of `origin` bytes.
-    pub fn of_items(self, origin: usize) -> ItemPadding {
-        ItemPadding { align: self.align as usize, threshold: self.threshold as usize, origin }
-    }
-}
-
 /// The message type (`rdma_proc`) and its fields.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Body {
@@ -154,9 +104,6 @@ pub enum Body {
     Msg(Lists),
     /// RDMA_NOMSG: chunks convey the RPC message.
     NoMsg(Lists),
-    /// RDMA_MSGP (RFC 5666 section 3.7, which RFC 8166 has removed): as RDMA_MSG, with pad bytes before the long
-    /// items of the message.
-    PaddedMsg(Padding, Lists),
     /// RDMA_DONE (RFC 5666 section 3.8, which RFC 8166 has removed): the requester has read the chunks of the
     /// reply.
     Done,
@@ -165,15 +112,13 @@ pub enum Body {
 }
 
 impl Body {
-    /// Splits the body into the lists, the inline part of the message, and its padding. `message` is the
-    /// received Send, with a header of `at` bytes. Bytes after an RDMA_NOMSG header are ignored.
-    pub fn into_parts(self, at: usize, message: View) -> (Lists, Option<View>, Option<ItemPadding>) {
-        let inline = || Some(message.skip(at));
+    /// Splits the body into the lists and the inline part of the message. `message` is the received Send, with a
+    /// header of `at` bytes. Bytes after an RDMA_NOMSG header are ignored.
+    pub fn into_parts(self, at: usize, message: View) -> (Lists, Option<View>) {
         match self {
-            Self::Msg(lists) => (lists, inline(), None),
-            Self::NoMsg(lists) => (lists, None, None),
-            Self::PaddedMsg(padding, lists) => (lists, inline(), Some(padding.of_items(at))),
-            Self::Done | Self::Error(_) => (Lists::default(), None, None),
+            Self::Msg(lists) => (lists, Some(message.skip(at))),
+            Self::NoMsg(lists) => (lists, None),
+            Self::Done | Self::Error(_) => (Lists::default(), None),
         }
     }
 }
@@ -246,14 +191,11 @@ impl Header {
         let body = match proc {
             RDMA_MSG => Body::Msg(ListReader::new(&mut d, max_segments).lists().map_err(malformed)?),
             RDMA_NOMSG => Body::NoMsg(ListReader::new(&mut d, max_segments).lists().map_err(malformed)?),
-            RDMA_MSGP => {
-                let padding = padding(&mut d).map_err(malformed)?;
-                Body::PaddedMsg(padding, ListReader::new(&mut d, max_segments).lists().map_err(malformed)?)
-            }
             RDMA_DONE => Body::Done,
             RDMA_ERROR => {
                 Body::Error(transport_error(&mut d).map_err(|_| HeaderError::UnknownError { xid })?)
             }
+            // RDMA_MSGP too, which RFC 8166 has removed.
             _ => return Err(malformed("unknown procedure")),
         };
         Ok((Self { xid, vers, credits, body }, d.position()))
@@ -264,7 +206,6 @@ impl Header {
         FIXED
             + match &self.body {
                 Body::Msg(l) | Body::NoMsg(l) => l.encoded_len(),
-                Body::PaddedMsg(_, l) => PADDING + l.encoded_len(),
                 Body::Done => 0,
                 Body::Error(TransportError::Version { .. }) => 12,
                 Body::Error(TransportError::Chunk) => 4,
@@ -280,17 +221,12 @@ impl Header {
         let proc = match &self.body {
             Body::Msg(_) => RDMA_MSG,
             Body::NoMsg(_) => RDMA_NOMSG,
-            Body::PaddedMsg(..) => RDMA_MSGP,
             Body::Done => RDMA_DONE,
             Body::Error(_) => RDMA_ERROR,
         };
         w.words([self.xid, self.vers, self.credits, proc]);
         match &self.body {
             Body::Msg(l) | Body::NoMsg(l) => w.lists(l),
-            Body::PaddedMsg(p, l) => {
-                w.words([p.align, p.threshold]);
-                w.lists(l);
-            }
             Body::Done => {}
             Body::Error(TransportError::Version { low, high }) => w.words([ERR_VERS, *low, *high]),
             Body::Error(TransportError::Chunk) => w.u32(ERR_CHUNK),
@@ -346,14 +282,6 @@ impl Header {
         }
         Ok(data)
     }
-}
-
-fn padding(d: &mut Decoder<'_>) -> Result<Padding, &'static str> {
-    let (align, threshold) = (d.u32().map_err(|_| TRUNCATED)?, d.u32().map_err(|_| TRUNCATED)?);
-    if !is_alignment(align) {
-        return Err("an alignment that is not a multiple of 4, 0, or too large");
-    }
-    Ok(Padding { align, threshold })
 }
 
 fn transport_error(d: &mut Decoder<'_>) -> Result<TransportError, XdrError> {
@@ -499,7 +427,6 @@ impl fmt::Display for Header {
         let (name, lists) = match &self.body {
             Body::Msg(l) => ("MSG", Some(l)),
             Body::NoMsg(l) => ("NOMSG", Some(l)),
-            Body::PaddedMsg(_, l) => ("MSGP", Some(l)),
             Body::Done => ("DONE", None),
             Body::Error(_) => ("ERROR", None),
         };
@@ -510,9 +437,6 @@ impl fmt::Display for Header {
         write!(f, " credits={}", self.credits)?;
         if let Body::Error(e) = &self.body {
             write!(f, " {e}")?;
-        }
-        if let Body::PaddedMsg(p, _) = &self.body {
-            write!(f, " align={} threshold={}", p.align, p.threshold)?;
         }
         let Some(lists) = lists else { return Ok(()) };
         for r in &lists.reads {

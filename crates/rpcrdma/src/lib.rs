@@ -25,10 +25,7 @@ mod responder;
 
 pub use call_memory::{CallMemory, Recovered, SpareMemory};
 pub use counters::{RequesterStats, RequesterStatsSnapshot, ResponderStats, ResponderStatsSnapshot};
-pub use header::{
-    Body, Chunk, Header, HeaderError, Lists, MAX_ALIGN, MIN_CALL, Padding, ReadSegment, TransportError,
-    VERSION,
-};
+pub use header::{Body, Chunk, Header, HeaderError, Lists, MIN_CALL, ReadSegment, TransportError, VERSION};
 pub use private_data::{DEFAULT_INLINE, MAX_INLINE, PrivateData, Thresholds};
 pub use protocol::{Protocol, ProtocolRef, RequesterTransport, Rfc8166};
 pub use requester::{CreditDemand, Marshaller, Outgoing, Requester, RequesterConfig};

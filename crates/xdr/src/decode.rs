@@ -1,6 +1,6 @@
 //! Decoding with all lengths checked against the available bytes.
 
-use crate::{ItemPadding, Message, Payload, View, Views, pad};
+use crate::{Message, Payload, View, Views, pad};
 
 /// Error of decoding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -61,7 +61,6 @@ pub struct Decoder<'a> {
     /// Further views of the head, for a payload that did not fit into one buffer.
     rest: &'a [View],
     payloads: &'a [Payload],
-    padding: Option<ItemPadding>,
     /// Offset in the head of the end of `bytes`.
     end: usize,
 }
@@ -69,7 +68,7 @@ pub struct Decoder<'a> {
 impl<'a> Decoder<'a> {
     /// Decodes plain bytes, without payloads.
     pub fn from_bytes(bytes: &'a [u8]) -> Self {
-        Self { bytes, view: None, rest: &[], payloads: &[], padding: None, end: bytes.len() }
+        Self { bytes, view: None, rest: &[], payloads: &[], end: bytes.len() }
     }
 
     /// Decodes a received message. Transports deliver the head as one view. If a head did not fit into one
@@ -79,7 +78,7 @@ impl<'a> Decoder<'a> {
         let views = message.head.iter().as_slice();
         let (view, rest) = views.split_first().map_or((None, views), |(first, rest)| (Some(first), rest));
         let bytes = view.map_or(&[][..], |v| &v[..]);
-        Self { bytes, view, rest, payloads: &message.payloads, padding: message.padding, end: bytes.len() }
+        Self { bytes, view, rest, payloads: &message.payloads, end: bytes.len() }
     }
 
     /// Offset in the head.
@@ -205,13 +204,12 @@ impl<'a> Decoder<'a> {
     /// position.
     pub fn opaque(&mut self, max: usize) -> Result<&'a [u8], XdrError> {
         let len = self.count(max, 1)?;
-        if len == 0 && self.payloads.is_empty() && self.padding.is_none() {
+        if len == 0 && self.payloads.is_empty() {
             return Ok(&[]); // The tag of nearly all COMPOUNDs.
         }
         if let Some(p) = self.payload_here() {
             return Err(XdrError::Payload { at: self.position(), len: p.data.len() });
         }
-        self.skip_padding(len)?;
         let padded = self.raw(len + pad(len))?;
         Ok(&padded[..len])
     }
@@ -230,14 +228,6 @@ impl<'a> Decoder<'a> {
     /// Those of the type.
     pub fn option<T: Decode<'a>>(&mut self) -> Result<Option<T>, XdrError> {
         if self.bool()? { T::decode(self).map(Some) } else { Ok(None) }
-    }
-
-    /// Skips alignment padding before an item of `len` bytes at this position.
-    fn skip_padding(&mut self, len: usize) -> Result<(), XdrError> {
-        match self.padding {
-            None => Ok(()),
-            Some(p) => self.raw(p.before(self.position(), len)).map(drop),
-        }
     }
 
     fn payload_here(&self) -> Option<&'a Payload> {
@@ -267,7 +257,6 @@ impl<'a> Decoder<'a> {
             data.truncate(len);
             return Ok(data);
         }
-        self.skip_padding(len)?;
         let at = self.position();
         let start = self.view.map_or(0, |view| view.len() - self.remaining());
         if let Some(view) = self.view.filter(|_| len > self.remaining() && !self.rest.is_empty()) {

@@ -218,7 +218,7 @@ impl Encoder {
         match (self.failed, self.head) {
             (None, Some(mut b)) => {
                 b.set_len(self.len);
-                Ok(Message { head: b.freeze().into(), payloads: self.payloads, padding: None })
+                Ok(Message { head: b.freeze().into(), payloads: self.payloads })
             }
             (Some(e), _) => Err(e),
             (None, None) => Err(OutOfMemory::new(self.len.into(), self.arena.stats().limit)),

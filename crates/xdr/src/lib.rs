@@ -29,27 +29,6 @@ pub struct Payload {
     pub data: Views,
 }
 
-/// Padding that a transport has inserted before long items, to align them to `align` in the receive buffer
-/// (RDMA_MSGP). It is not part of XDR; [`Decoder`] skips it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ItemPadding {
-    /// Alignment in bytes, at least 1.
-    pub align: usize,
-    /// Minimum length of the variable-length opaque items that are aligned.
-    pub threshold: usize,
-    /// Offset of the stream in the receive buffer.
-    pub origin: usize,
-}
-
-impl ItemPadding {
-    /// Number of padding bytes before an item of `len` bytes whose length word ends at offset `at` of the
-    /// stream.
-    pub fn before(&self, at: usize, len: usize) -> usize {
-        let at = self.origin + at;
-        if len < self.threshold { 0 } else { at.next_multiple_of(self.align.max(1)) - at }
-    }
-}
-
 /// An encoded XDR stream, divided into head and payloads.
 #[derive(Debug, Clone, Default)]
 pub struct Message {
@@ -57,8 +36,6 @@ pub struct Message {
     pub head: Views,
     /// Payloads in order of position.
     pub payloads: SmallVec<[Payload; 1]>,
-    /// Alignment padding in the head of a received message.
-    pub padding: Option<ItemPadding>,
 }
 
 impl Message {

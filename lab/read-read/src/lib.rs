@@ -18,6 +18,7 @@
 mod consent;
 mod counts;
 mod design;
+mod padding;
 mod private_data;
 mod requester;
 mod responder;
@@ -27,12 +28,13 @@ use std::{sync::Arc, time::Duration};
 use millrace_buffer::Arena;
 use millrace_rdma::{ConnectParams, ConnectionError, QueuePair};
 use millrace_rpcrdma::{
-    Accepted, Padding, Protocol, RequesterConfig, RequesterTransport, ResponderConfig, ResponderStats,
+    Accepted, Protocol, RequesterConfig, RequesterTransport, ResponderConfig, ResponderStats,
 };
 use millrace_runtime::{BoxFuture, RuntimeRef};
 
 pub use self::{
-    consent::Consent, counts::Counts, design::Design, requester::Requester, responder::Responder,
+    consent::Consent, counts::Counts, design::Design, padding::Padding, requester::Requester,
+    responder::Responder,
 };
 
 /// Limits of the memory that a responder exposes on one connection.

@@ -44,7 +44,7 @@ pub(super) fn open(
         return Ok(at..message.head.len());
     }
     // RFC 8166 section 3.4.1: what is inside of an opaque cannot be placed.
-    if !message.payloads.is_empty() || message.padding.is_some() {
+    if !message.payloads.is_empty() {
         return Err(Invalid("a transport has removed a part of the protected data"));
     }
     let length = read::<4>(&message.head, at).map(u32::from_be_bytes).ok_or(Invalid("no protected data"))?;

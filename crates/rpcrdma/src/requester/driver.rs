@@ -221,9 +221,7 @@ impl Driver {
     ) -> Result<(), ConnectionError> {
         self.posted = self.posted.saturating_sub(1);
         let (header, at) = match Header::decode(&buffer, MAX_SEGMENTS) {
-            Ok((header, at)) if matches!(header.body, Body::Msg(_) | Body::NoMsg(_) | Body::Error(_)) => {
-                (header, at)
-            }
+            Ok((header, at)) if !matches!(header.body, Body::Done) => (header, at),
             other => {
                 tracing::debug!("message of the responder dropped: {other:?}");
                 return self.drop_message(buffer, invalidated);
@@ -328,7 +326,7 @@ impl Driver {
             add(&self.marshaller.stats.transport_errors, 1);
             return Err(RpcError::Unsupported(e.to_string()));
         }
-        let (lists, inline, _) = header.body.into_parts(at, buffer.freeze());
+        let (lists, inline) = header.body.into_parts(at, buffer.freeze());
         let message = self.marshaller.message_of_reply(&lists, inline, memory);
         self.accept(xid, message, check.as_ref())
     }

@@ -526,19 +526,13 @@ impl Responder {
         if matches!(header.body, Body::Done) {
             return self.drop_message(buffer);
         }
-        if matches!(header.body, Body::PaddedMsg(..)) {
-            tracing::debug!(peer = %self.core.peer.addr, xid = header.xid, "RDMA_MSGP, which RFC 8166 has removed");
-            self.recycle(buffer)?;
-            let credits = self.grant()?;
-            return self.refuse_chunks(header.xid, credits);
-        }
         if matches!(self.ending, Ending::Draining | Ending::Closing(_)) {
             return self.drop_message(buffer);
         }
         self.requested = header.credits;
         add(&self.stats.calls, 1);
         self.active.begin();
-        let (lists, inline, _) = header.body.into_parts(at, buffer.freeze());
+        let (lists, inline) = header.body.into_parts(at, buffer.freeze());
         let stages = self.core.sample(self.received_at, turn);
         self.queue(cx, ReplyTo { xid: header.xid, lists, stages, charge: 0 }, inline)
     }

@@ -89,7 +89,8 @@ fn unsupported_versions_are_reported_with_their_xid() {
 
 #[test]
 fn unknown_procedures_and_errors_are_distinguished() {
-    assert!(malformed(&[7, 1, 1, 2, 0, 0, 0], 64));
+    // RDMA_MSGP of RFC 5666.
+    assert!(malformed(&[7, 1, 1, 2, 512, 1024, 0, 0, 0], 64));
     assert!(malformed(&[7, 1, 1, 5, 0, 0, 0], 64));
     assert_eq!(Header::decode(&bytes(&[7, 1, 1, 3, 0, 0, 0]), 64).unwrap().0.body, Body::Done);
     let unknown = Err(HeaderError::UnknownError { xid: 7 });

@@ -133,6 +133,22 @@ fn bogus(length: u32) -> Segment {
 }
 
 #[tokio::test]
+async fn rdma_msgp_of_rfc_5666_is_an_unknown_procedure() {
+    let mut s = Scene::new().await;
+    let stream = s.stream(Ask::default());
+    for words in [&[4, 16, 0, 0, 0][..], &[512, 1024, 0, 0, 0], &[0; 5]] {
+        let words = [&[XID, 1, 32, 2], words].concat();
+        let mut call: Vec<u8> = words.into_iter().flat_map(u32::to_be_bytes).collect();
+        call.extend(&stream);
+        s.raw.send(&call);
+        s.expect_chunk_error().await;
+    }
+    assert_eq!(s.service().executed.load(Ordering::SeqCst), 0);
+    s.expect_alive().await;
+    s.finish().await;
+}
+
+#[tokio::test]
 async fn headers_shorter_than_28_bytes_get_no_reply() {
     let mut s = Scene::new().await;
     s.expect_alive().await;

@@ -174,7 +174,7 @@ mod tests {
                 .collect();
             payloads.sort_by_key(|payload| payload.position);
             let head = views(&head, &cuts, &arena);
-            let message = Message { head, payloads: payloads.into(), padding: None };
+            let message = Message { head, payloads: payloads.into() };
             let stream = message.gather(&arena.copy_from(&[0; 3]).unwrap()).to_vec();
             prop_assert_eq!(checksum(SECRET, xid, proc, &message, None), expected(xid, proc, &stream));
         }

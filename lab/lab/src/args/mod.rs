@@ -17,9 +17,9 @@ use clap::{
     Args, Parser, Subcommand,
     builder::{PossibleValuesParser, TypedValueParser},
 };
-use millrace_client::{Invalidation, Strategy, rpcrdma::Padding};
+use millrace_client::{Invalidation, Strategy};
 use millrace_rdma_providers::ProviderChoice;
-use millrace_read_read::Design;
+use millrace_read_read::{Design, Padding};
 
 pub(crate) use bench::{BreakdownArgs, EndsName, IozoneArgs};
 pub(crate) use reproduce::ReproduceArgs;

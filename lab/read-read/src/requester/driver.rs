@@ -325,8 +325,8 @@ impl Driver {
             add(&self.outbox.marshaller.stats.transport_errors, 1);
             return Ok(Some(Err(RpcError::Unsupported(e.to_string()))));
         }
-        let (lists, inline, padding) = header.body.into_parts(at, buffer.freeze());
-        let arrived = ReceivedReply { xid, lists, inline, padding, memory, reply };
+        let (lists, inline) = header.body.into_parts(at, buffer.freeze());
+        let arrived = ReceivedReply { xid, lists, inline, memory, reply };
         match self.reader.take(arrived, &self.outbox.marshaller, &mut *self.qp)? {
             ReplyOutcome::Message(message) => Ok(Some(self.accept(xid, message))),
             ReplyOutcome::Reading => Ok(None),

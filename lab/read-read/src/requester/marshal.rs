@@ -5,12 +5,12 @@ use std::sync::Arc;
 use millrace_buffer::{Buffer, View};
 use millrace_oncrpc::{ReplySpec, Request, RpcError};
 use millrace_rdma::ConnectionError;
-use millrace_rpcrdma::{
-    Body, Header, Lists, MAX_ALIGN, MIN_CALL, Marshaller, Outgoing, Padding, counters::add,
-};
+use millrace_rpcrdma::{MIN_CALL, Marshaller, Outgoing, counters::add};
 
-use super::padded::padded;
-use crate::{Counts, ReadRead};
+use crate::{
+    Counts, ReadRead,
+    padding::{HEADER, Padding},
+};
 
 /// Memory of a call for its results.
 pub(super) struct ReplyMemory {
@@ -30,8 +30,7 @@ pub(super) struct Outbox {
 
 impl Outbox {
     pub(super) fn new(marshaller: Marshaller, protocol: ReadRead) -> Result<Self, ConnectionError> {
-        let padding =
-            protocol.padding.map(|p| Padding { align: p.align.clamp(4, MAX_ALIGN).next_multiple_of(4), ..p });
+        let padding = protocol.padding.map(Padding::clamped);
         let most = padding.map_or(4, |p| p.align as usize);
         let zeros =
             marshaller.arena.copy_from(&vec![0; most]).map_err(|e| ConnectionError::Local(e.to_string()))?;
@@ -63,17 +62,11 @@ impl Outbox {
         let Some(padding) = self.padding.filter(|_| MIN_CALL + message.stream_len() <= most) else {
             return Ok(None);
         };
-        let header = Header::new(xid, marshaller.credits, Body::PaddedMsg(padding, Lists::default()));
-        let origin = header.encoded_len();
-        let Some(mut stream) = padded(message, &padding.of_items(origin), &self.zeros) else {
-            return Ok(None);
-        };
-        if origin + stream.len() > most {
-            return Ok(None);
-        }
+        let padded = padding.pad(message, &self.zeros);
+        let Some(stream) = padded.filter(|stream| HEADER + stream.len() <= most) else { return Ok(None) };
         self.counts.padded_calls.add(1);
         add(&marshaller.stats.inline_bytes_out, stream.len());
-        let data = header.with_message(&mut stream, false, &marshaller.arena);
+        let data = padding.send(xid, marshaller.credits, &stream, &marshaller.arena);
         let data = data.map_err(|e| RpcError::Local(e.to_string()))?;
         Ok(Some(Outgoing { data, exposed: marshaller.spare.take(std::mem::take(&mut request.stages)) }))
     }

@@ -5,7 +5,6 @@
 
 mod driver;
 mod marshal;
-mod padded;
 mod reader;
 
 use std::{net::SocketAddr, sync::Arc};

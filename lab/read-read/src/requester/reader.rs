@@ -17,7 +17,6 @@ use millrace_rpcrdma::{
     counters::add,
     pull::{self, MessageLayout, PlannedRead, Pulls, Sources},
 };
-use millrace_xdr::ItemPadding;
 
 /// Maximum number of segments of one reply's Read list: the maximum of a call.
 const MAX_SEGMENTS: usize = 16;
@@ -34,10 +33,8 @@ pub(super) struct Reader {
 pub(super) struct ReceivedReply {
     pub(super) xid: u32,
     pub(super) lists: Lists,
-    /// The message after the header of an RDMA_MSG or RDMA_MSGP; `None` for RDMA_NOMSG.
+    /// The message after the header of an RDMA_MSG; `None` for RDMA_NOMSG.
     pub(super) inline: Option<View>,
-    /// The padding of the message.
-    pub(super) padding: Option<ItemPadding>,
     /// Memory of the call's arguments.
     pub(super) memory: Box<CallMemory>,
     /// Memory for its results.
@@ -187,26 +184,16 @@ impl Reader {
         with: &Marshaller,
         qp: &mut dyn QueuePair,
     ) -> Result<ReplyOutcome, ConnectionError> {
-        let ReceivedReply { xid, mut lists, inline, padding, memory, reply } = reply;
+        let ReceivedReply { xid, mut lists, inline, memory, reply } = reply;
         let stages = memory.stages.clone();
         drop(memory.unmap(&*with.registrar, &with.spare, 0, 0));
         if lists.is_empty() {
             add(&with.stats.inline_bytes_in, inline.as_ref().map_or(0, |v| v.len()));
-            let message = inline.map(|v| Message { padding, ..Message::from_view(v) });
-            return Ok(ReplyOutcome::Message(message.ok_or("a reply without a message")));
+            let message = inline.map(Message::from_view).ok_or("a reply without a message");
+            return Ok(ReplyOutcome::Message(message));
         }
-        let taken = if padding.is_some() {
-            Err("an RDMA_MSGP reply with chunks")
-        } else {
-            self.read(
-                AnsweredCall { xid, stages, sinks: LocalRegistrations::new() },
-                &mut lists,
-                inline,
-                reply,
-                with,
-                qp,
-            )
-        };
+        let of = AnsweredCall { xid, stages, sinks: LocalRegistrations::new() };
+        let taken = self.read(of, &mut lists, inline, reply, with, qp);
         if !matches!(taken, Ok(ReplyOutcome::Reading)) && !lists.reads.is_empty() {
             self.send_done(xid, with, qp)?;
         }
@@ -250,9 +237,7 @@ impl Reader {
         qp: &mut dyn QueuePair,
     ) -> Result<(), ConnectionError> {
         match &reply.body {
-            Body::Msg(l) | Body::NoMsg(l) | Body::PaddedMsg(_, l) if !l.reads.is_empty() => {
-                self.send_done(reply.xid, with, qp)
-            }
+            Body::Msg(l) | Body::NoMsg(l) if !l.reads.is_empty() => self.send_done(reply.xid, with, qp),
             _ => Ok(()),
         }
     }

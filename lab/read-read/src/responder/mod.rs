@@ -22,15 +22,18 @@ use futures::FutureExt;
 use millrace_admission::RateMonitor;
 use millrace_buffer::{Buffer, OutOfMemory, View, Views, slot_bytes};
 use millrace_oncrpc::{
-    CallbackQueue, Message, ReceivedCall, Stage, Stages,
+    CallbackQueue, Message, ReceivedCall, Service, Stage, Stages,
     serving::{Answer, CloseReason, Reservation, ServerConnection},
 };
 use millrace_runtime::{Instant, RuntimeExt, Sleep};
-use millrace_xdr::ItemPadding;
 use smallvec::SmallVec;
 
 use self::exposer::{Acknowledged, Exposer, Exposing, Plan, ReplyTooLong};
-use crate::{ExposureLimits, ReadRead, private_data};
+use crate::{
+    ExposureLimits, ReadRead,
+    padding::{HEADER, Padding},
+    private_data,
+};
 use millrace_rdma::{
     Completion, ConnectionError, PostError, QueuePair, SendRequest, WorkId,
     registration::{Local, LocalRegistration, LocalRegistrations},
@@ -111,6 +114,8 @@ struct Sent {
 /// The server's end of one connection.
 pub struct Responder {
     core: ServerConnection<ReplyTo>,
+    /// Finds the data of calls with padding.
+    service: Arc<dyn Service>,
     qp: Box<dyn QueuePair>,
     config: ResponderConfig,
     stats: Arc<ResponderStats>,
@@ -268,13 +273,15 @@ impl Responder {
         let config = ResponderConfig { credits, ..config };
         // The service is notified that this connection has no calls in the reverse direction.
         drop(service.callbacks().cloned().map(CallbackQueue::new));
-        let mut core = ServerConnection::new(peer, service, rt, arena, config.connection.clone(), account);
+        let mut core =
+            ServerConnection::new(peer, Arc::clone(&service), rt, arena, config.connection.clone(), account);
         if let Some(session) = session {
             core.secured(session);
         }
         core.account.take_receives_unconditionally((1 + RECEIVE_SLACK) * slot_bytes(config.inline_size));
         let mut this = Self {
             core,
+            service,
             qp,
             config,
             stats,
@@ -486,7 +493,12 @@ impl Responder {
         self.posted = self.posted.saturating_sub(1);
         let turn = self.core.now_if_due(1);
         let short = buffer.len() < MIN_CALL;
-        let decoded = Header::decode(&buffer, self.config.max_segments);
+        let padded = Padding::decode(&buffer);
+        let padding = padded.as_ref().map(|(_, padding)| *padding);
+        let decoded = match padded {
+            Some((header, _)) => Ok((header, HEADER)),
+            None => Header::decode(&buffer, self.config.max_segments),
+        };
         if let Ok((Header { xid, body: Body::Done, .. }, _)) = &decoded
             && let Some(Acknowledged { stages, charge }) = self.exposer.done(*xid)
         {
@@ -529,7 +541,7 @@ impl Responder {
         self.requested = header.credits;
         add(&self.stats.calls, 1);
         self.active.begin();
-        let (lists, inline, padding) = header.body.into_parts(at, buffer.freeze());
+        let (lists, inline) = header.body.into_parts(at, buffer.freeze());
         let stages = self.core.sample(self.received_at, turn);
         self.queue(cx, ReplyTo { xid: header.xid, lists, stages, charge: 0 }, inline, padding)
     }
@@ -541,7 +553,6 @@ impl Responder {
     fn admit(&self, body: &Body) -> Result<(), &'static str> {
         match body {
             _ if !self.is_agreed => Err("the requester has not agreed to the Read-Read design"),
-            Body::PaddedMsg(_, l) if !l.is_empty() => Err("RDMA_MSGP with chunks"),
             Body::Msg(l) | Body::NoMsg(l) if !l.writes.is_empty() || l.reply.is_some() => {
                 Err("chunks for results, which the Read-Read design does not have")
             }
@@ -555,7 +566,7 @@ impl Responder {
         cx: &mut Context<'_>,
         mut to: ReplyTo,
         inline: Option<View>,
-        padding: Option<ItemPadding>,
+        padding: Option<Padding>,
     ) -> Result<(), ConnectionError> {
         if let Some(inline) = &inline {
             add(&self.stats.inline_bytes_in, inline.len());
@@ -574,7 +585,15 @@ impl Responder {
         let reads = pull::plan(&to.lists.reads, None, self.max_transfer);
         match inline {
             Some(inline) if reads.is_empty() => {
-                let call = self.core.receive(Message { padding, ..Message::from_view(inline) });
+                let message = match padding {
+                    None => Message::from_view(inline),
+                    Some(padding) => {
+                        let plan = self.service.plan_of_prefix(&inline, inline.len());
+                        let data = plan.data_offset.map(|at| at as usize);
+                        padding.remove(inline, data, &self.core.arena).map_err(no_memory)?
+                    }
+                };
+                let call = self.core.receive(message);
                 // The queue would move the call several times.
                 if self.waiting.is_empty()
                     && !self.core.turn.is_over()

@@ -7,7 +7,7 @@ use millrace_buffer::Arena;
 use millrace_rdma::{ConnectionError, ReadRequest, Segment, WorkId};
 use millrace_read_read::{ExposureLimits, ReadRead};
 use millrace_rpcrdma::{
-    Body, Header, Lists, Padding, Protocol, ReadSegment, ResponderConfig, TransportError,
+    Body, Header, Lists, Protocol, ReadSegment, ResponderConfig, TransportError,
 };
 
 use crate::{
@@ -136,35 +136,26 @@ async fn rdma_msgp_calls_are_decoded_without_their_pad_bytes() {
     let call = message(&s.arena, XID, ask);
     let (head, data) = (call.head.to_vec(), call.payloads[0].data.to_vec());
     drop(call);
-    let padding = Padding { align: 256, threshold: 1000 };
-    let header = Header::new(XID, 32, Body::PaddedMsg(padding, Lists::default()));
+    let header = |words: &[u32]| [&[XID, 1, 32, 2], words].concat().into_iter().flat_map(u32::to_be_bytes);
+    let with = |words: &[u32], rest: &[u8]| header(words).chain(rest.iter().copied()).collect::<Vec<_>>();
+    let valid = [256, 1000, 0, 0, 0];
     // A header of 36 bytes and a head of 64: 156 pad bytes up to 256.
     let mut rest = head.clone();
     rest.extend([0; 156]);
     rest.extend(&data);
     rest.extend([0; 3]);
-    let bytes = Raw::message(&header, &rest);
-    assert_eq!(words(&bytes)[..9], [XID, 1, 32, 2, 256, 1000, 0, 0, 0]);
-    s.raw.send(&bytes);
+    s.raw.send(&with(&valid, &rest));
     let (_, reply) = s.raw.receive_header().await;
     let sum = support::checksum(std::iter::empty())
         ^ support::checksum(support::pattern(2, 1001).into_iter()).rotate_left(1);
     assert_eq!(words(&reply)[5..7], [0, sum]);
     // Shorter than the pad bytes of its alignment: GARBAGE_ARGS.
-    s.raw.send(&Raw::message(&header, &head));
+    s.raw.send(&with(&valid, &head));
     assert_eq!(words(&s.raw.receive_header().await.1)[5], 4);
     // An RDMA_MSGP with chunks, and invalid alignments.
-    let read = ReadSegment {
-        position: 64,
-        segment: Segment { handle: millrace_rdma::SteeringTag(1), length: 4, offset: 0 },
-    };
-    let with_chunk = Lists { reads: [read].into_iter().collect(), ..Lists::default() };
-    let mut bad = vec![Raw::message(&Header::new(XID, 32, Body::PaddedMsg(padding, with_chunk)), &rest)];
-    for align in [0_u32, 1, 6, 4100, u32::MAX] {
-        let mut b = bytes.clone();
-        b[16..20].copy_from_slice(&align.to_be_bytes());
-        bad.push(b);
-    }
+    let read = [1, 64, 1, 4, 0, 0];
+    let mut bad = vec![with(&[&[256, 1000][..], &read, &[0; 3]].concat(), &rest)];
+    bad.extend([0, 1, 6, 4100, u32::MAX].map(|align| with(&[align, 1000, 0, 0, 0], &rest)));
     for b in bad {
         s.raw.send(&b);
         assert_eq!(s.raw.receive_header().await.0.body, Body::Error(TransportError::Chunk));

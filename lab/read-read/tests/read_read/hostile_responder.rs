@@ -3,10 +3,8 @@
 
 use millrace_oncrpc::{Reply, RpcError, Transport};
 use millrace_rdma::{Access, ExposedRegion, Segment, SteeringTag};
-use millrace_read_read::{ReadRead, Requester};
-use millrace_rpcrdma::{
-    Body, Header, Lists, Padding, Protocol, ReadSegment, RequesterConfig, RequesterTransport,
-};
+use millrace_read_read::{Padding, ReadRead, Requester};
+use millrace_rpcrdma::{Body, Header, Lists, Protocol, ReadSegment, RequesterConfig, RequesterTransport};
 
 use crate::{
     params,
@@ -297,17 +295,18 @@ async fn inline_calls_are_padded_if_configured() {
 }
 
 #[tokio::test]
-async fn a_padded_reply_is_decoded_without_its_pad_bytes() {
+async fn a_padded_reply_is_dropped_as_an_unknown_procedure() {
     let (mut s, _) = scene(RequesterConfig::default());
     let waiting = s.call(READ);
     let h = s.receive().await;
-    let header =
-        Header::new(h.xid, 32, Body::PaddedMsg(Padding { align: 128, threshold: 64 }, Lists::default()));
-    let mut bytes =
-        Raw::message(&header, &reply_bytes(h.xid, 32, Body::Msg(Lists::default()), &[7, 0, 100])[28..]);
+    let words = [h.xid, 1, 32, 2, 128, 64, 0, 0, 0];
+    let mut bytes: Vec<u8> = words.into_iter().flat_map(u32::to_be_bytes).collect();
+    bytes.extend(&reply_bytes(h.xid, 32, Body::Msg(Lists::default()), &[7, 0, 100])[28..]);
     bytes.resize(128, 0);
     bytes.extend([5; 100]);
     s.raw.send(&bytes);
-    assert_eq!(payload(&waiting.await.unwrap().unwrap()).unwrap(), [5; 100]);
+    s.reply(h.xid, 32, Lists::default(), &[7, 0, 0]);
+    assert_eq!(payload(&waiting.await.unwrap().unwrap()).unwrap(), [0; 0]);
+    assert_eq!(s.client.stats().dropped, 1);
     s.finish().await;
 }

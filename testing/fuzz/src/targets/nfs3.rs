@@ -1,6 +1,6 @@
 //! Arguments and results of NFS version 3 and of MOUNT version 3.
 
-use ::millrace_xdr::{Decoder, ItemPadding, Payload};
+use ::millrace_xdr::{Decoder, Payload};
 use millrace_nfs::v3::{
     AccessArgs, CommitArgs, CreateArgs, CreateHow, DirOpArgs, EntryPlus, Fattr, FileHandle, FileType,
     FsinfoArgs, FsstatArgs, GetattrArgs, LinkArgs, LookupArgs, MkdirArgs, MknodArgs, MknodWhat, NfsTime,
@@ -119,13 +119,8 @@ pub(super) mod args {
             return arguments_of!(procedure, check);
         }
         let (beside, head) = bytes.split_at(usize::from(b).min(bytes.len()));
-        let mut message = received(if form % 2 == 1 { head } else { bytes });
-        if form % 2 == 1 {
-            message.payloads.push(Payload { position: usize::from(a) * 4, data: view(beside).into() });
-        } else {
-            let align = 4 * (usize::from(a) + 1);
-            message.padding = Some(ItemPadding { align, threshold: usize::from(b), origin: 28 });
-        }
+        let mut message = received(head);
+        message.payloads.push(Payload { position: usize::from(a) * 4, data: view(beside).into() });
         macro_rules! decode {
             ($t:ty) => {
                 drop(bounded(bytes.len(), || Decoder::new(&message).get::<$t>()))

@@ -2,8 +2,8 @@
 
 use millrace_rdma::{Segment, SteeringTag};
 use millrace_rpcrdma::{
-    Body, DEFAULT_INLINE, Header, HeaderError, Lists, MAX_INLINE, Padding, PrivateData, ReadSegment,
-    Thresholds, TransportError,
+    Body, DEFAULT_INLINE, Header, HeaderError, Lists, MAX_INLINE, PrivateData, ReadSegment, Thresholds,
+    TransportError,
 };
 
 use crate::{bytes::Input, heap::bounded};
@@ -29,7 +29,7 @@ pub(super) mod header {
     }
 
     fn accepted(header: &Header, bytes: &[u8], limit: usize) {
-        if let Body::Msg(lists) | Body::NoMsg(lists) | Body::PaddedMsg(_, lists) = &header.body {
+        if let Body::Msg(lists) | Body::NoMsg(lists) = &header.body {
             assert!(lists.segments().count() <= limit, "more segments than the limit");
             assert!(lists.segments().all(|s| s.offset.checked_add(s.length.into()).is_some()));
         }
@@ -48,12 +48,10 @@ pub(super) mod header {
         lists.reads.push(ReadSegment { position: 72, segment: segment(0x501) });
         lists.writes.push(write);
         lists.reply = Some([segment(0x504)].into_iter().collect());
-        let padding = Padding { align: 512, threshold: 1024 };
         let bodies = [
             Body::Msg(Lists::default()),
             Body::Msg(lists.clone()),
-            Body::NoMsg(lists.clone()),
-            Body::PaddedMsg(padding, lists),
+            Body::NoMsg(lists),
             Body::Done,
             Body::Error(TransportError::Version { low: 1, high: 1 }),
             Body::Error(TransportError::Chunk),

@@ -27,7 +27,7 @@ use millrace_rdma_providers::ProviderChoice;
 use millrace_rdma_verbs::device_of;
 use millrace_rpcrdma::{Accepted, Requester, RequesterConfig, Responder, ResponderConfig, ResponderStats};
 use millrace_runtime::{RuntimeRef, tokio_rt::TokioRuntime};
-use millrace_xdr::{Encoder, XdrError};
+use millrace_xdr::{Decoder, Encoder, XdrError};
 
 pub const PROGRAM: u32 = 0x2000_0001;
 
@@ -104,6 +104,12 @@ impl Service for Echo {
         let ask = decode(call).map_or(Ask::default(), |(ask, _)| ask);
         let reply_bytes = (SMALL_REPLY + ask.receive + ask.reply_head) as u32;
         Plan { reply_bytes: Some(reply_bytes), ..Plan::default() }
+    }
+
+    fn plan_of_prefix(&self, start: &[u8], _: usize) -> Plan {
+        let mut d = Decoder::from_bytes(start);
+        let decoded = d.raw(56).and_then(|_| d.opaque(8 << 20));
+        Plan { data_offset: decoded.ok().map(|_| d.position() as u32 + 4), ..Plan::default() }
     }
 
     fn call(&self, call: CallContext, mut e: Encoder) -> MaybeReady<'static, Option<Message>> {

@@ -82,7 +82,7 @@ impl Responder {
         for completion in done {
             if let Completion::Received { buffer, .. } = completion {
                 if let Ok((header, _)) = Header::decode(&buffer, 64)
-                    && let Body::Msg(lists) | Body::NoMsg(lists) | Body::PaddedMsg(_, lists) = header.body
+                    && let Body::Msg(lists) | Body::NoMsg(lists) = header.body
                 {
                     self.call = Received { xid: header.xid, lists };
                 }
