@@ -29,5 +29,5 @@ pub use meter::{ExposureBatch, ExposureMeter, ExposureStats};
 pub use queue_pair::{
     Capabilities, Completion, ConnectParams, ConnectionError, ConnectionInfo, Counters, Incoming, Listener,
     MAX_PIECES, MAX_TRANSFER, PostError, Provider, QueuePair, ReadRequest, RejectReason, SendRequest, WorkId,
-    WriteRequest,
+    WriteRequest, ignore_closed,
 };

@@ -256,6 +256,17 @@ pub enum PostError {
     NoMemory(OutOfMemory),
 }
 
+/// Ignores that a work request was posted on a closed connection: the next poll of the queue pair returns the reason.
+///
+/// # Errors
+/// Other reasons why it was not accepted.
+pub fn ignore_closed(posted: Result<(), PostError>) -> Result<(), ConnectionError> {
+    match posted {
+        Ok(()) | Err(PostError::Closed) => Ok(()),
+        Err(e) => Err(ConnectionError::Local(e.to_string())),
+    }
+}
+
 /// Why connection setup failed or a connection ended.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ConnectionError {

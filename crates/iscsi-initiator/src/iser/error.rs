@@ -6,7 +6,7 @@ use millrace_iscsi::{
     login::LoginError,
     session::{RequestError, Violation},
 };
-use millrace_rdma::{ConnectionError, Memory, PostError};
+use millrace_rdma::{ConnectionError, Memory};
 
 /// Why a login fails or a connection ends.
 #[derive(Debug, thiserror::Error)]
@@ -29,9 +29,6 @@ pub enum Error {
     /// The provider cannot copy immediate data out of exposed memory.
     #[error("the RDMA provider cannot copy exposed memory; use settings without immediate data")]
     Copy,
-    /// The provider rejected a work request; an error of this crate.
-    #[error("cannot post an iSER message: {0}")]
-    Post(PostError),
 }
 
 /// A command that was not submitted. Returns its memory.

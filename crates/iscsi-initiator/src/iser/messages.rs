@@ -10,7 +10,7 @@ use millrace_iscsi::{
     iser::{Advertised, Message, MessageError, PREFIX_BYTES, Pdu, prefix},
     pdu::Bhs,
 };
-use millrace_rdma::{Completion, PostError, QueuePair, SendRequest, SteeringTag, WorkId};
+use millrace_rdma::{Completion, QueuePair, SendRequest, SteeringTag, WorkId, ignore_closed};
 
 use crate::iser::Error;
 
@@ -73,7 +73,7 @@ impl Messages {
         while self.posted < due {
             let buffer = self.arena.alloc(self.receive_length)?;
             self.posted += 1;
-            posted(self.qp.post_receive(buffer))?;
+            ignore_closed(self.qp.post_receive(buffer))?;
         }
         Ok(())
     }
@@ -96,7 +96,8 @@ impl Messages {
         fill(&mut buffer[PREFIX_BYTES..]);
         self.sends += 1;
         let (data, signaled) = (buffer.freeze().into(), Some(WorkId(self.sends)));
-        posted(self.qp.post_send(SendRequest { data, invalidate: None, solicited: true, signaled }))
+        let sent = self.qp.post_send(SendRequest { data, invalidate: None, solicited: true, signaled });
+        ignore_closed(sent).map_err(Error::from)
     }
 
     /// The next received message.
@@ -120,13 +121,5 @@ impl Messages {
             }
         }
         Poll::Ready(ready!(polled).map_err(Error::from))
-    }
-}
-
-/// Ignores a post on a closed connection: the next poll of the queue pair returns the reason.
-fn posted(result: Result<(), PostError>) -> Result<(), Error> {
-    match result {
-        Ok(()) | Err(PostError::Closed) => Ok(()),
-        Err(e) => Err(Error::Post(e)),
     }
 }

@@ -11,8 +11,8 @@ use millrace_admission::Account;
 use millrace_buffer::{Arena, Buffer, OutOfMemory, Views};
 use millrace_iscsi::iser::{HEADER_BYTES, Header, Hello, Message, MessageError, Pdu};
 use millrace_rdma::{
-    Completion, ConnectionError, PostError, QueuePair, ReadRequest, Segment, SendRequest, SteeringTag,
-    WorkId, WriteRequest,
+    Completion, ConnectionError, QueuePair, ReadRequest, Segment, SendRequest, SteeringTag, WorkId,
+    WriteRequest, ignore_closed,
     registration::{Local, LocalRegistration, LocalRegistrations, Registration},
 };
 use millrace_runtime::{RuntimeRef, timeout};
@@ -132,7 +132,7 @@ impl Link {
     pub(super) fn post_receives(&mut self, count: u32) -> Result<(), End> {
         for _ in 0..count {
             let buffer = self.arena.alloc(super::MESSAGE).map_err(|e| local(e.to_string()))?;
-            posted(self.qp.post_receive(buffer))?;
+            ignore_closed(self.qp.post_receive(buffer)).map_err(End::QueuePair)?;
         }
         Ok(())
     }
@@ -140,7 +140,7 @@ impl Link {
     /// Posts the receive of a message again.
     pub(super) fn recycle(&mut self, mut buffer: Buffer) -> Result<(), End> {
         buffer.set_len(super::MESSAGE);
-        posted(self.qp.post_receive(buffer))
+        ignore_closed(self.qp.post_receive(buffer)).map_err(End::QueuePair)
     }
 
     /// Decodes a message. A Hello is answered (RFC 7145 section 5.1.3), and has no PDU.
@@ -193,7 +193,8 @@ impl Link {
         self.waiting.push_back(Sent { id: self.posted, message, written, charge, _sources: sources });
         let invalidate = invalidate.map(SteeringTag);
         let signaled = Some(WorkId(self.posted));
-        posted(self.qp.post_send(SendRequest { data, invalidate, solicited: true, signaled }))
+        let sent = self.qp.post_send(SendRequest { data, invalidate, solicited: true, signaled });
+        ignore_closed(sent).map_err(End::QueuePair)
     }
 
     /// Posts RDMA Writes of at most `chunk` bytes to `to`, memory of the peer. A Send follows.
@@ -206,7 +207,7 @@ impl Link {
             let to = Segment { length, offset: to.offset.wrapping_add(at as u64), ..to };
             self.writes.1.extend(self.local.source(&part));
             at += part.len();
-            posted(self.qp.post_write(WriteRequest { data: part, to }))?;
+            ignore_closed(self.qp.post_write(WriteRequest { data: part, to })).map_err(End::QueuePair)?;
         }
         self.writes.0 += data.len();
         Ok(())
@@ -215,7 +216,7 @@ impl Link {
     /// Posts an RDMA Read. Returns the registration of its sink, to be held until the Read completes.
     pub(super) fn post_read(&mut self, read: ReadRequest) -> Result<Option<LocalRegistration>, End> {
         let registration = self.local.sink(&read.sink);
-        posted(self.qp.post_read(read))?;
+        ignore_closed(self.qp.post_read(read)).map_err(End::QueuePair)?;
         Ok(registration)
     }
 
@@ -232,14 +233,6 @@ impl Link {
             }
         });
         timeout(&**rt, CLOSE_LIMIT, ended).await;
-    }
-}
-
-/// Ignores a post on a closed connection: the next poll of the queue pair returns the reason.
-fn posted(result: Result<(), PostError>) -> Result<(), End> {
-    match result {
-        Ok(()) | Err(PostError::Closed) => Ok(()),
-        Err(e) => Err(local(e.to_string())),
     }
 }
 

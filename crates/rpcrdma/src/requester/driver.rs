@@ -12,7 +12,9 @@ use millrace_oncrpc::{
     CallbackHandlerRef, Calls, ConnectionDriver, InFlight, Message, Outgoing, Reply, Request, RpcError,
     Waiter, gss::ReplyCheck, parse_reply,
 };
-use millrace_rdma::{Completion, ConnectionError, Counters, PostError, QueuePair, SendRequest, SteeringTag};
+use millrace_rdma::{
+    Completion, ConnectionError, Counters, QueuePair, SendRequest, SteeringTag, ignore_closed,
+};
 use millrace_runtime::{RuntimeExt, RuntimeRef, Sleep};
 use smallvec::SmallVec;
 
@@ -427,12 +429,4 @@ impl Driver {
 
 fn invalidated_foreign_tag(tag: SteeringTag) -> ConnectionError {
     ConnectionError::PeerMisbehaved(format!("{tag:?} was invalidated by a reply to another call"))
-}
-
-/// Ignores a post on a closed connection: the next poll of the queue pair returns the reason.
-fn ignore_closed(result: Result<(), PostError>) -> Result<(), ConnectionError> {
-    match result {
-        Ok(()) | Err(PostError::Closed) => Ok(()),
-        Err(e) => Err(ConnectionError::Local(e.to_string())),
-    }
 }

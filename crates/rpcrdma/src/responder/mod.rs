@@ -45,6 +45,7 @@ use crate::{
 };
 use millrace_rdma::{
     Completion, ConnectionError, PostError, QueuePair, SendRequest, WorkId, WriteRequest,
+    ignore_closed,
     registration::{Local, LocalRegistration, LocalRegistrations},
 };
 
@@ -911,12 +912,4 @@ impl Responder {
 
 fn no_memory(e: OutOfMemory) -> ConnectionError {
     ConnectionError::Local(e.to_string())
-}
-
-/// Ignores a post on a closed connection: the next poll of the queue pair returns the reason.
-fn ignore_closed(result: Result<(), PostError>) -> Result<(), ConnectionError> {
-    match result {
-        Ok(()) | Err(PostError::Closed) => Ok(()),
-        Err(e) => Err(ConnectionError::Local(e.to_string())),
-    }
 }

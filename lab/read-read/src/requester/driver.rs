@@ -12,7 +12,7 @@ use millrace_oncrpc::{
     Calls, ConnectionDriver, InFlight, Message, Outgoing, Reply, Request, RpcError, parse_reply,
 };
 use millrace_rdma::{
-    Completion, ConnectionError, Counters, PostError, QueuePair, SendRequest, SteeringTag, WorkId,
+    Completion, ConnectionError, Counters, QueuePair, SendRequest, SteeringTag, WorkId, ignore_closed,
 };
 use millrace_rpcrdma::{
     Body, CallMemory, CreditDemand, Header, MAX_INLINE, RequesterConfig,
@@ -421,12 +421,4 @@ impl Driver {
 
 fn invalidated_foreign_tag(tag: SteeringTag) -> ConnectionError {
     ConnectionError::PeerMisbehaved(format!("{tag:?} was invalidated by a reply to another call"))
-}
-
-/// Ignores a post on a closed connection: the next poll of the queue pair returns the reason.
-fn ignore_closed(result: Result<(), PostError>) -> Result<(), ConnectionError> {
-    match result {
-        Ok(()) | Err(PostError::Closed) => Ok(()),
-        Err(e) => Err(ConnectionError::Local(e.to_string())),
-    }
 }

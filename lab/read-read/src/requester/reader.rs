@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use super::marshal::ReplyMemory;
 use crate::Counts;
 use millrace_rdma::{
-    ConnectionError, PostError, QueuePair, ReadRequest, SendRequest, WorkId,
+    ConnectionError, QueuePair, ReadRequest, SendRequest, WorkId, ignore_closed,
     registration::{Local, LocalRegistration, LocalRegistrations},
 };
 use millrace_rpcrdma::{
@@ -140,10 +140,7 @@ impl Reader {
         add(&with.stats.inline_bytes_in, inline_bytes);
         add(&with.stats.placed_bytes, reads.iter().map(|r| r.from.length as usize).sum());
         for read in reads {
-            // A closed connection fails the call at its next poll.
-            qp.post_read(read).or_else(|e| {
-                if e == PostError::Closed { Ok(()) } else { Err("RDMA Reads that cannot be posted") }
-            })?;
+            ignore_closed(qp.post_read(read)).map_err(|_| "RDMA Reads that cannot be posted")?;
         }
         Ok(ReplyOutcome::Reading)
     }
@@ -167,11 +164,7 @@ impl Reader {
         let data = Header::new(xid, with.credits, Body::Done).without_message(&with.arena);
         let data = data.map_err(|e| ConnectionError::Local(e.to_string()))?;
         self.counts.done_sent.add(1);
-        let sent = qp.post_send(SendRequest { data, invalidate: None, solicited: false, signaled: None });
-        match sent {
-            Ok(()) | Err(PostError::Closed) => Ok(()),
-            Err(e) => Err(ConnectionError::Local(e.to_string())),
-        }
+        ignore_closed(qp.post_send(SendRequest { data, invalidate: None, solicited: false, signaled: None }))
     }
 
     /// Processes a reply: revokes the peer's access to the call's memory, and returns the message.

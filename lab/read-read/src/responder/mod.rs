@@ -35,7 +35,7 @@ use crate::{
     private_data,
 };
 use millrace_rdma::{
-    Completion, ConnectionError, PostError, QueuePair, SendRequest, WorkId,
+    Completion, ConnectionError, PostError, QueuePair, SendRequest, WorkId, ignore_closed,
     registration::{Local, LocalRegistration, LocalRegistrations},
 };
 use millrace_rpcrdma::{
@@ -930,12 +930,4 @@ impl Responder {
 
 fn no_memory(e: OutOfMemory) -> ConnectionError {
     ConnectionError::Local(e.to_string())
-}
-
-/// Ignores a post on a closed connection: the next poll of the queue pair returns the reason.
-fn ignore_closed(result: Result<(), PostError>) -> Result<(), ConnectionError> {
-    match result {
-        Ok(()) | Err(PostError::Closed) => Ok(()),
-        Err(e) => Err(ConnectionError::Local(e.to_string())),
-    }
 }
