@@ -290,7 +290,6 @@ impl Scrape {
         )?;
         counter(e, "rdma_registrations_reclaimed", "Cached registrations that were released", g.reclaimed)?;
         gauge(e, "rdma_registered_kept_bytes", "Bytes of cached registrations", g.kept_bytes)?;
-        gauge(e, "rdma_regions_exposed", "Regions of the server that clients can access", r.regions_exposed)?;
         self.exposure(e)
     }
 
@@ -388,6 +387,7 @@ impl Scrape {
 
     fn exposure(&self, e: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let x = &self.0.stats.operations.exposure;
+        gauge(e, "rdma_regions_exposed", "Regions of the server that clients can access", x.regions)?;
         gauge(e, "rdma_exposed_bytes", "Bytes of the server that clients can access", x.bytes)?;
         gauge(
             e,

@@ -156,8 +156,8 @@ impl ExposureMeter {
     }
 }
 
-/// A domain with a meter. After each change, [`Domain::exposed`] provides the new values. (A tag that the
-/// peer has invalidated counts until its owner revokes it.)
+/// A domain with a meter. After each change through it, and at each call of [`Domain::exposed`], the meter gets the new
+/// values. (A tag that the peer has invalidated counts until then.)
 struct Metered {
     domain: DomainRef,
     meter: Arc<ExposureMeter>,
@@ -166,13 +166,14 @@ struct Metered {
 }
 
 impl Metered {
-    fn measure(&self) {
+    fn measure(&self) -> (usize, usize) {
         let mut added = self.added.lock();
         let now = self.domain.exposed();
         if *added != now {
             self.meter.replace(*added, now);
             *added = now;
         }
+        now
     }
 }
 
@@ -213,7 +214,7 @@ impl Domain for Metered {
     }
 
     fn exposed(&self) -> (usize, usize) {
-        self.domain.exposed()
+        self.measure()
     }
 
     fn reserve_windows(&self, count: usize, largest: usize) -> usize {

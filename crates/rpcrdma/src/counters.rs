@@ -114,8 +114,6 @@ counters! {
     out_of_memory,
     /// Credits granted in the last reply.
     credits_granted,
-    /// Exposed regions after the last completions; zero, except on a provider whose RDMA Reads expose their sinks.
-    regions_exposed,
 }
 
 /// Adds `n` to a counter that only this thread changes.

@@ -331,9 +331,7 @@ pub struct RdmaStats {
     pub protocol_errors: u64,
     /// Waits for memory of the arena within the budget.
     pub out_of_memory: u64,
-    /// Regions of the server that clients can access now: zero with RFC 8166.
-    pub regions_exposed: u64,
-    /// Exposure of the server's memory: zero with RFC 8166.
+    /// Exposure of the server's memory to clients, measured whenever messages arrive: zero with RFC 8166.
     pub exposure: millrace_rdma::ExposureStats,
 }
 
@@ -353,7 +351,6 @@ impl RdmaStats {
             remote_invalidations: self.remote_invalidations + s.remote_invalidations,
             protocol_errors: self.protocol_errors + s.version_errors + s.chunk_errors + s.dropped,
             out_of_memory: self.out_of_memory + s.out_of_memory,
-            regions_exposed: self.regions_exposed + s.regions_exposed.max(s.exposure.regions),
             exposure: self.exposure.plus(s.exposure),
         }
     }

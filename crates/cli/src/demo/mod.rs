@@ -67,7 +67,7 @@ pub(crate) fn run(args: &DemoArgs) -> CommandResult {
     };
     rt.shutdown_background();
     summary.passes = Some(passes);
-    summary.regions_exposed = server.stats().operations.regions_exposed;
+    summary.regions_exposed = server.stats().operations.exposure.regions;
     server.stop_blocking(Duration::from_secs(2));
     if args.json {
         output::line(&summary.json())?;

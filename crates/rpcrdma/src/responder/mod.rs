@@ -44,7 +44,7 @@ use crate::{
     pull::{self, MessageLayout, PlannedRead, Pulls, Sources},
 };
 use millrace_rdma::{
-    Completion, ConnectionError, PostError, QueuePair, SendRequest, WorkId, WriteRequest,
+    Completion, ConnectionError, DomainRef, PostError, QueuePair, SendRequest, WorkId, WriteRequest,
     ignore_closed,
     registration::{Local, LocalRegistration, LocalRegistrations},
 };
@@ -148,6 +148,8 @@ pub struct Responder {
     config: ResponderConfig,
     stats: Arc<ResponderStats>,
     limits: Limits,
+    /// Measures what the peer can access. A responder exposes nothing, which operators can see.
+    domain: DomainRef,
     /// Whether both ends and the provider support Send with Invalidate.
     invalidate: bool,
     zeros: View,
@@ -263,7 +265,8 @@ impl Responder {
     ) -> Result<Self, ConnectionError> {
         let Accepted { qp, peer, service, rt, arena, account, session } = connection;
         let config = config.clamped();
-        let local = config.registration.local(qp.domain(), &rt);
+        let domain = stats.exposure.meter(qp.domain(), &rt);
+        let local = config.registration.local(Arc::clone(&domain), &rt);
         let theirs = PrivateData::decode(&qp.info().private_data);
         let thresholds = Thresholds::negotiate(&config.private_data(), theirs.as_ref());
         let caps = qp.capabilities();
@@ -286,6 +289,7 @@ impl Responder {
             config,
             stats,
             limits,
+            domain,
             invalidate,
             zeros,
             completions: Vec::new(),
@@ -384,7 +388,7 @@ impl Responder {
                 self.received_at = self.core.now_if_due(completions.len());
                 let handled = completions.drain(..).try_for_each(|c| self.complete(cx, c));
                 self.core.batch.end();
-                set(&self.stats.regions_exposed, self.qp.domain().exposed().0);
+                let _measured = self.domain.exposed();
                 handled?;
             }
             Poll::Ready(Err(e)) => return Err(e),

@@ -3,13 +3,16 @@
 use std::sync::{Arc, atomic::Ordering};
 
 use millrace_buffer::Arena;
-use millrace_rdma::registration::{Invalidation, Registration, Settings, Strategy};
+use millrace_rdma::{
+    Access, ConnectParams, Memory, RegistrationKind,
+    registration::{Invalidation, Registration, Settings, Strategy},
+};
 use millrace_rpcrdma::{
     NFS_RDMA_PORT, Requester, RequesterConfig, Responder, ResponderConfig, ResponderStats,
 };
 
 use crate::support::{
-    self, Ask, Echo, Link, PIECE, Server, arena, connected, echo, ended, finish, queue_pairs,
+    self, Ask, Echo, Link, PIECE, Server, accepted, arena, connected, echo, ended, finish, queue_pairs, rt,
 };
 
 fn configs(inline: usize) -> (RequesterConfig, ResponderConfig) {
@@ -376,4 +379,38 @@ async fn stop_answers_calls_in_progress_and_closes() {
 #[test]
 fn the_well_known_port_is_that_of_rfc_8267() {
     assert_eq!(NFS_RDMA_PORT, 20049);
+}
+
+/// What operators see of a server's exposed memory is measured: here something else than the responder exposes some.
+#[tokio::test]
+async fn the_exposure_of_a_servers_memory_is_measured_over_its_connections() {
+    let (arena, stats) = (arena(), Arc::new(ResponderStats::default()));
+    let exposed = || {
+        let measured = stats.snapshot().exposure;
+        (measured.regions, measured.bytes, measured.peak_bytes)
+    };
+    let mut connections = Vec::new();
+    for bytes in [100, 200] {
+        let (requester, responder) = (RequesterConfig::default(), ResponderConfig::default());
+        let accept = responder.connect_params(ConnectParams::default());
+        let (c, s) = queue_pairs(Link::Fabric, &arena, requester.connect_params(), accept).await;
+        let domain = s.domain();
+        let memory = Memory::Shared(arena.copy_from(&vec![1; bytes]).unwrap().into());
+        let region = domain.expose(RegistrationKind::Region, memory, Access::RemoteRead).unwrap();
+        let connection = accepted(s, Arc::new(Echo::default()), &arena);
+        let task = tokio::spawn(Responder::new(connection, responder, Arc::clone(&stats)).unwrap().run());
+        let client = Requester::from_queue_pair(c, rt(), arena.clone(), requester).unwrap();
+        echo(&client, &arena, Ask::default()).await;
+        connections.push((client, task, domain, region));
+    }
+    assert_eq!(exposed(), (2, 300, 300));
+    let (client, _, domain, region) = &connections[0];
+    drop(domain.revoke(region.id));
+    echo(client, &arena, Ask::default()).await;
+    assert_eq!(exposed(), (1, 200, 300));
+    for (client, task, ..) in connections {
+        client.close();
+        task.await.unwrap().unwrap();
+    }
+    assert_eq!(exposed(), (0, 0, 300));
 }

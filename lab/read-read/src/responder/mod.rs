@@ -383,7 +383,6 @@ impl Responder {
                 self.received_at = self.core.now_if_due(completions.len());
                 let handled = completions.drain(..).try_for_each(|c| self.complete(cx, c));
                 self.core.batch.end();
-                set(&self.stats.regions_exposed, self.qp.domain().exposed().0);
                 handled?;
             }
             Poll::Ready(Err(e)) => return Err(e),
