@@ -3,6 +3,7 @@
 mod args;
 mod breakdown;
 mod commands;
+mod consent;
 mod matrix;
 mod plots;
 mod security;

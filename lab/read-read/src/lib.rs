@@ -9,13 +9,12 @@
 //! **Security.** While a reply is unacknowledged, a client that holds or guesses its tag on that connection
 //! can read the responder's memory, and a requester that sends no RDMA_DONE holds the memory. The responder
 //! limits the regions, the bytes and the time. (Tags of the iWARP provider are random and valid on one
-//! connection only.) [`Consent`] is what a server asks of its user.
+//! connection only.)
 //!
 //! RFC 5666 specifies that an RDMA_DONE consumes a credit. In this implementation a call whose reply has Read
 //! chunks keeps its credit until its RDMA_DONE is sent, and the responder posts one additional receive for
 //! each.
 
-mod consent;
 mod counts;
 mod design;
 mod padding;
@@ -33,8 +32,7 @@ use millrace_rpcrdma::{
 use millrace_runtime::{BoxFuture, RuntimeRef};
 
 pub use self::{
-    consent::Consent, counts::Counts, design::Design, padding::Padding, requester::Requester,
-    responder::Responder,
+    counts::Counts, design::Design, padding::Padding, requester::Requester, responder::Responder,
 };
 
 /// Limits of the memory that a responder exposes on one connection.

@@ -119,8 +119,9 @@ pub(crate) struct Global {
 impl Cli {
     /// Checks dependencies between options; returns the error message.
     pub(crate) fn check(&self) -> Result<(), String> {
-        if self.global.padding.is_some() && !self.global.designs.contains(&Design::ReadRead) {
-            return Err("--padding (RDMA_MSGP) requires --design read-read".into());
+        let only_read_read = self.global.designs.iter().all(|d| *d == Design::ReadRead);
+        if self.global.padding.is_some() && (self.global.designs.is_empty() || !only_read_read) {
+            return Err("--padding (RDMA_MSGP) requires --design read-read, without other designs".into());
         }
         let compares =
             matches!(&self.command, Command::Iozone(_) | Command::Breakdown(_) | Command::Simulate(_));

@@ -5,9 +5,12 @@ use millrace_program::{
     failure::{CommandResult, Failure},
     output,
 };
-use millrace_read_read::{Consent, Design, ExposureLimits};
+use millrace_read_read::{Design, ExposureLimits};
 
-use crate::args::{Global, ServeArgs};
+use crate::{
+    args::{Global, ServeArgs},
+    consent::Consent,
+};
 
 pub(super) fn run(global: &Global, args: &ServeArgs) -> CommandResult {
     let config = config(global, args)?;

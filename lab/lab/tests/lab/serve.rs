@@ -31,6 +31,16 @@ fn the_read_read_design_requires_acceptance_and_twice_for_networks() {
 }
 
 #[test]
+fn padding_is_refused_unless_every_selected_design_has_it() {
+    let simulate = ["simulate", "--profile", "sdr-opensolaris", "--size", "64K", "--record", "1K"];
+    for designs in [&[][..], &["--design", "read-write"], &["--design", "read-read,read-write"]] {
+        let said = fails(2, &[&simulate[..], &["--padding", "512:1024"], designs].concat());
+        assert!(said.contains("--padding (RDMA_MSGP) requires --design read-read"), "{said}");
+    }
+    ok(&[&simulate[..], &["--padding", "512:1024", "--design", "read-read"]].concat());
+}
+
+#[test]
 fn data_is_transferred_by_the_read_read_design_if_both_ends_select_it() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_millrace-lab"));
     command.arg("serve").args(READ_READ).args(["--i-accept-exposed-buffers", "--listen-tcp", "127.0.0.1:0"]);

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 /// Consent to a server of the Read-Read design, with which clients can read the server's buffers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Consent {
+pub(crate) enum Consent {
     /// No consent.
     #[default]
     None,
@@ -19,7 +19,7 @@ impl Consent {
     ///
     /// # Errors
     /// The reason why it does not.
-    pub fn check(self, addr: SocketAddr) -> Result<(), String> {
+    pub(crate) fn check(self, addr: SocketAddr) -> Result<(), String> {
         match self {
             Self::None => {
                 Err("the read-read design lets every client read the server's exposed buffers, by guessing \
