@@ -29,7 +29,7 @@ pub use header::{Body, Chunk, Header, HeaderError, Lists, MIN_CALL, ReadSegment,
 pub use private_data::{DEFAULT_INLINE, MAX_INLINE, PrivateData, Thresholds};
 pub use protocol::{Protocol, ProtocolRef, RequesterTransport, Rfc8166};
 pub use requester::{CreditDemand, Marshaller, Outgoing, Requester, RequesterConfig};
-pub use responder::{Accepted, Responder, ResponderConfig};
+pub use responder::{Accepted, Credits, Progress, Responder, ResponderConfig};
 
 /// The well-known port of NFS over RPC-over-RDMA (RFC 8267 section 6).
 pub const NFS_RDMA_PORT: u16 = 20049;

@@ -5,7 +5,7 @@
 
 use std::task::Context;
 
-use millrace_buffer::{Buffer, OutOfMemory, Views, slot_bytes};
+use millrace_buffer::{Buffer, OutOfMemory, Views};
 use millrace_oncrpc::{CallbackQueue, Callbacks, MSG_REPLY, Message, RpcError};
 use millrace_rdma::ConnectionError;
 
@@ -83,14 +83,9 @@ impl Responder {
         Ok(progress)
     }
 
-    /// Bytes that are charged to the account for the receive of a reply.
-    fn reply_charge(&self) -> usize {
-        slot_bytes(self.config.inline_size)
-    }
-
     /// The next call, for whose reply a receive is charged to the account. One call needs no available memory.
     fn next_reverse_call(&mut self) -> Option<(u32, Message)> {
-        let charge = self.reply_charge();
+        let charge = self.credits.receive_charge();
         if self.reverse.unanswered.is_empty() {
             self.core.account.take_receives_unconditionally(charge);
         } else if !self.core.account.take_receives(charge) {
@@ -137,7 +132,7 @@ impl Responder {
 
     /// Ends a call without a posted receive.
     fn reject_reverse_call(&mut self, xid: u32, error: RpcError) {
-        self.core.account.give_receives(self.reply_charge());
+        self.core.account.give_receives(self.credits.receive_charge());
         self.fail_reverse_call(xid, error);
     }
 
@@ -183,7 +178,7 @@ impl Responder {
     fn reverse_answered(&mut self, xid: u32) -> bool {
         let answered = self.reverse.answered(xid);
         if answered {
-            self.core.account.give_receives(self.reply_charge());
+            self.core.account.give_receives(self.credits.receive_charge());
         }
         answered
     }

@@ -19,8 +19,7 @@ use std::{
 };
 
 use futures::FutureExt;
-use millrace_admission::RateMonitor;
-use millrace_buffer::{Buffer, OutOfMemory, View, Views, slot_bytes};
+use millrace_buffer::{Buffer, OutOfMemory, View, Views};
 use millrace_oncrpc::{
     CallbackQueue, Message, ReceivedCall, Service, Stage, Stages,
     serving::{Answer, CloseReason, Reservation, ServerConnection},
@@ -39,25 +38,19 @@ use millrace_rdma::{
     registration::{Local, LocalRegistration, LocalRegistrations},
 };
 use millrace_rpcrdma::{
-    Accepted, Body, Header, HeaderError, Lists, MIN_CALL, ResponderConfig, ResponderStats, Thresholds,
-    TransportError, VERSION,
+    Accepted, Body, Credits, Header, HeaderError, Lists, MIN_CALL, Progress, ResponderConfig, ResponderStats,
+    Thresholds, TransportError, VERSION,
     chunks::{capacity, common_tag},
-    counters::{add, set, sub},
+    counters::add,
     pull::{self, MessageLayout, PlannedRead, Pulls, Sources},
 };
 
 /// Polls of the queue pair before the responder yields to other tasks.
 const MAX_ITERATIONS: usize = 32;
-/// A reply is signaled when this many bytes of replies were posted since the last signaled one, which limits
-/// the memory of replies that the peer may not have received.
-const UNSIGNALED_BYTES: usize = 16 << 10;
 /// Bytes at the start of a call's head that are contiguous: more than any head has.
 const HEAD_BYTES: usize = 64 << 10;
 /// Bytes of a reply in addition to its results.
 const REPLY_SLACK: u64 = 1024;
-/// Receives in addition to the granted credits, so that a peer that slightly exceeds its credits keeps its
-/// connection.
-const RECEIVE_SLACK: usize = 4;
 /// Time limit for the peer to close its end of a connection that this end closed.
 const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 
@@ -136,84 +129,9 @@ pub struct Responder {
     sent: VecDeque<Sent>,
     /// Time at which the current messages were received, if one of them is a sampled call.
     received_at: Option<Instant>,
-    /// Posted receives without a message.
-    posted: usize,
-    outgoing: SendCounts,
-    /// Bytes of completed RDMA Reads.
-    read_bytes_completed: u64,
-    /// Detects RDMA Reads that the peer does not answer.
-    read_progress: RateMonitor,
-    /// Bytes of completed replies.
-    reply_bytes_completed: u64,
-    /// Detects replies that the peer does not receive.
-    send_progress: RateMonitor,
-    active: ActiveCalls,
-    /// Credits that the peer requested last.
-    requested: u32,
-    /// Credits that the peer holds: those of the last reply, initially 1 (RFC 8166 section 3.3.1).
-    granted: u32,
+    credits: Credits,
+    progress: Progress,
     ending: Ending,
-}
-
-/// Calls received and not answered.
-struct ActiveCalls {
-    count: usize,
-    stats: Arc<ResponderStats>,
-}
-
-impl ActiveCalls {
-    fn begin(&mut self) {
-        self.count += 1;
-        add(&self.stats.calls_in_progress, 1);
-    }
-
-    fn end(&mut self) {
-        self.count = self.count.saturating_sub(1);
-        sub(&self.stats.calls_in_progress, 1);
-    }
-}
-
-impl Drop for ActiveCalls {
-    fn drop(&mut self) {
-        sub(&self.stats.calls_in_progress, self.count);
-    }
-}
-
-/// Counts of posted and completed Sends.
-#[derive(Default)]
-struct SendCounts {
-    posted: u64,
-    /// Number of the last signaled Send.
-    signaled: u64,
-    sends_completed: u64,
-    /// Bytes of replies since the last signaled one.
-    bytes: usize,
-}
-
-impl SendCounts {
-    /// Counts a Send of a reply of `bytes` bytes. Returns its work request if it is to be signaled: every
-    /// `interval`-th Send, after [`UNSIGNALED_BYTES`], and if `must` is set. Its completion covers all
-    /// preceding Sends.
-    fn post(&mut self, interval: u64, bytes: usize, must: bool) -> Option<WorkId> {
-        self.posted += 1;
-        self.bytes += bytes;
-        let due = self.posted - self.signaled >= interval || self.bytes >= UNSIGNALED_BYTES;
-        if !must && !due {
-            return None;
-        }
-        (self.signaled, self.bytes) = (self.posted, 0);
-        Some(WorkId(self.posted))
-    }
-
-    /// Sends that may not be complete.
-    fn waiting(&self) -> usize {
-        usize::try_from(self.posted.saturating_sub(self.sends_completed)).unwrap_or(usize::MAX)
-    }
-
-    /// Whether a signaled Send is outstanding.
-    fn awaits_completion(&self) -> bool {
-        self.signaled > self.sends_completed
-    }
 }
 
 /// Progress of closing a connection from this end.
@@ -247,7 +165,6 @@ impl Responder {
             && caps.send_with_invalidate
             && theirs.is_some_and(|p| p.remote_invalidate);
         let max_transfer = caps.max_transfer;
-        let active = ActiveCalls { count: 0, stats: Arc::clone(&stats) };
         // The limits must permit at least one reply.
         let ExposureLimits { regions, bytes, done_timeout } = protocol.exposure;
         let max_reply = config.max_read();
@@ -278,7 +195,7 @@ impl Responder {
         if let Some(session) = session {
             core.secured(session);
         }
-        core.account.take_receives_unconditionally((1 + RECEIVE_SLACK) * slot_bytes(config.inline_size));
+        let credits = Credits::new(&config, &mut core.account, Arc::clone(&stats));
         let mut this = Self {
             core,
             service,
@@ -296,15 +213,8 @@ impl Responder {
             deferred: VecDeque::new(),
             sent: VecDeque::new(),
             received_at: None,
-            posted: 0,
-            outgoing: SendCounts::default(),
-            read_bytes_completed: 0,
-            read_progress: RateMonitor::default(),
-            reply_bytes_completed: 0,
-            send_progress: RateMonitor::default(),
-            active,
-            requested: 1,
-            granted: 1,
+            credits,
+            progress: Progress::default(),
             ending: Ending::No,
         };
         this.replenish()?;
@@ -339,8 +249,8 @@ impl Responder {
                 this.poll(cx)
             })
             .await;
-            let Self { qp, exposer, waiting, pulls, deferred, sent, completions, active, .. } = *this;
-            drop((exposer, qp, waiting, pulls, deferred, sent, completions, active));
+            let Self { qp, exposer, waiting, pulls, deferred, sent, completions, credits, .. } = *this;
+            drop((exposer, qp, waiting, pulls, deferred, sent, completions, credits));
             this.core.finish().await;
             end
         }
@@ -401,7 +311,7 @@ impl Responder {
 
     /// Number of calls whose replies are not posted or not acknowledged.
     fn open_calls(&self) -> usize {
-        self.active.count + self.deferred.len() + self.exposer.unacknowledged()
+        self.credits.active() + self.deferred.len() + self.exposer.unacknowledged()
     }
 
     /// Starts to close the connection.
@@ -428,22 +338,8 @@ impl Responder {
             return Poll::Ready(e);
         }
         let (rt, limit) = (&self.core.rt, self.core.stall_limit());
-        let what = if self.pulls.in_flight() == 0 {
-            self.read_progress.pause();
-            None
-        } else {
-            let slow = self.read_progress.poll(cx, rt, limit, self.read_bytes_completed).is_ready();
-            slow.then_some("it answers RDMA Reads too slowly")
-        };
-        let what = what.or_else(|| {
-            if !self.outgoing.awaits_completion() {
-                self.send_progress.pause();
-                return None;
-            }
-            let slow = self.send_progress.poll(cx, rt, limit, self.reply_bytes_completed).is_ready();
-            slow.then_some("it takes replies too slowly")
-        });
-        let Some(what) = what else { return Poll::Pending };
+        let (reads, replies) = (self.pulls.in_flight() > 0, self.credits.awaits_completion());
+        let what = ready!(self.progress.poll_stalled(cx, rt, limit, reads, replies));
         self.core.closed(CloseReason::Stalled);
         Poll::Ready(ConnectionError::PeerMisbehaved(what.into()))
     }
@@ -470,7 +366,7 @@ impl Responder {
             }
             Completion::Read { id, sink } => self.process_read(id, sink),
             Completion::Sent(id) => {
-                self.outgoing.sends_completed = id.0;
+                self.credits.sent(id);
                 self.sends_completed(id.0);
                 self.replenish()
             }
@@ -481,7 +377,7 @@ impl Responder {
     fn sends_completed(&mut self, id: u64) {
         while let Some(Sent { charge, stages, .. }) = self.sent.pop_front_if(|s| s.id <= id) {
             self.core.account.give(charge);
-            self.reply_bytes_completed += charge as u64;
+            self.progress.replied(charge as u64);
             stages.end(Stage::Completion);
             self.core.finish_stages(stages);
         }
@@ -489,7 +385,7 @@ impl Responder {
 
     /// Processes a message (RFC 8166 section 4.5).
     fn process_message(&mut self, cx: &mut Context<'_>, buffer: Buffer) -> Result<(), ConnectionError> {
-        self.posted = self.posted.saturating_sub(1);
+        self.credits.received();
         let turn = self.core.now_if_due(1);
         let short = buffer.len() < MIN_CALL;
         let padded = Padding::decode(&buffer);
@@ -537,9 +433,7 @@ impl Responder {
         if matches!(self.ending, Ending::Draining | Ending::Closing(_)) {
             return self.drop_message(buffer);
         }
-        self.requested = header.credits;
-        add(&self.stats.calls, 1);
-        self.active.begin();
+        self.credits.begin_call(header.credits);
         let (lists, inline) = header.body.into_parts(at, buffer.freeze());
         let stages = self.core.sample(self.received_at, turn);
         self.queue(cx, ReplyTo { xid: header.xid, lists, stages, charge: 0 }, inline, padding)
@@ -658,7 +552,7 @@ impl Responder {
     ) -> Result<(), ConnectionError> {
         if call.is_discarded() {
             self.core.release(reservation);
-            self.active.end();
+            self.credits.end_call();
             self.drain();
             return Ok(());
         }
@@ -711,7 +605,7 @@ impl Responder {
 
     /// Processes the completion of an RDMA Read. The last one of a call queues the call.
     fn process_read(&mut self, id: WorkId, sink: Vec<Buffer>) -> Result<(), ConnectionError> {
-        self.read_bytes_completed += sink.iter().map(|b| b.len() as u64).sum::<u64>();
+        self.progress.read(sink.iter().map(|b| b.len() as u64).sum());
         match self.pulls.completed(id, sink) {
             Some(at) => self.reads_completed(at),
             None => Ok(()),
@@ -751,7 +645,7 @@ impl Responder {
 
     fn answer(&mut self, answer: Answer<ReplyTo>) -> Result<(), ConnectionError> {
         let Answer { mut to, reply, charge } = answer;
-        self.active.end();
+        self.credits.end_call();
         to.charge = self.core.settle(charge, reply.as_ref());
         // The peer does not get back the credit of a call without a reply.
         let Some(message) = reply else { return self.replenish() };
@@ -804,7 +698,7 @@ impl Responder {
         stages.end(Stage::Reply);
         // The design ends the stages of a reply at RDMA_DONE.
         let stages = if plan.awaits_done { Stages::NONE } else { stages };
-        self.sent.push_back(Sent { id: self.outgoing.posted, charge, stages });
+        self.sent.push_back(Sent { id: self.credits.last_send(), charge, stages });
         Ok(())
     }
 
@@ -817,8 +711,7 @@ impl Responder {
         charge: usize,
         ends: bool,
     ) -> Result<(), ConnectionError> {
-        add(&self.stats.sends, 1);
-        let signaled = self.outgoing.post(self.config.signal_interval() as u64, charge, ends);
+        let signaled = self.credits.send(charge, ends);
         ignore_closed(self.qp.post_send(SendRequest { data, invalidate, solicited: false, signaled }))
     }
 
@@ -843,7 +736,7 @@ impl Responder {
 
     /// Answers a call with ERR_CHUNK.
     fn answer_error(&mut self, xid: u32) -> Result<(), ConnectionError> {
-        self.active.end();
+        self.credits.end_call();
         let credits = self.grant()?;
         self.refuse_chunks(xid, credits)
     }
@@ -855,75 +748,37 @@ impl Responder {
 
     /// Posts the buffer of a message that was not a call again.
     fn recycle(&mut self, buffer: Buffer) -> Result<(), ConnectionError> {
-        if self.posted < self.receives_due() { self.post_receive(buffer) } else { Ok(()) }
+        if self.credits.wants_receive(self.exposer.unacknowledged()) {
+            self.post_receive(buffer)
+        } else {
+            Ok(())
+        }
     }
 
     fn post_receive(&mut self, mut buffer: Buffer) -> Result<(), ConnectionError> {
         buffer.set_len(self.config.inline_size);
-        self.posted += 1;
+        self.credits.posted();
         ignore_closed(self.qp.post_receive(buffer))
     }
 
-    /// Number of receives to keep posted: one for each credit of the peer that no call in progress holds, and
-    /// the slack. A peer that exceeds its credits therefore runs out of receives, which limits the calls in
-    /// progress.
-    ///
-    /// A peer regains a credit with the reply only, so a peer that respects its credits has at most `credits`
-    /// replies waiting. Further replies belong to a peer that sends without receiving, and reduce the
-    /// receives.
-    fn receives_due(&self) -> usize {
-        let most = self.config.credits as usize;
-        let unread = self.outgoing.waiting().saturating_sub(most + self.config.signal_interval());
-        let free = self.granted as usize + RECEIVE_SLACK + self.exposer.unacknowledged();
-        free.saturating_sub(self.active.count + unread)
-    }
-
-    /// Posts receives up to [`Self::receives_due`].
+    /// Posts the receives that are due.
     fn replenish(&mut self) -> Result<(), ConnectionError> {
-        while self.posted < self.receives_due() {
+        while self.credits.wants_receive(self.exposer.unacknowledged()) {
             match self.qp.post_empty_receive(&self.core.arena, self.config.inline_size) {
                 // The grant shrinks until memory is available; a connection without receives is unusable.
-                Err(PostError::NoMemory(_)) if self.posted > 0 => break,
+                Err(PostError::NoMemory(_)) if self.credits.has_receives() => break,
                 result => ignore_closed(result)?,
             }
-            self.posted += 1;
+            self.credits.posted();
         }
         Ok(())
     }
 
-    /// Grants `credits`, or fewer if the account lacks memory for the receives. A call in progress uses its
-    /// receive's memory for its message. The receives of all connections leave half of the shared budget to
-    /// calls, because an idle client keeps its grant.
-    fn change_grant(&mut self, credits: u32) {
-        let receive = slot_bytes(self.config.inline_size);
-        if credits <= self.granted {
-            self.core.account.give_receives((self.granted - credits) as usize * receive);
-            self.granted = credits;
-            return;
-        }
-        for credits in [credits, self.granted + 1] {
-            if self.core.account.take_receives((credits - self.granted) as usize * receive) {
-                self.granted = credits;
-                return;
-            }
-        }
-    }
-
-    /// The credits of one reply: the number that the peer requested last, within the limit and the posted
-    /// receives, at least 1. The receives are posted *before* the reply grants the credits.
-    ///
-    /// Credits that are no longer requested are withdrawn one per reply, by not posting the receive of its
-    /// call again. Calls that the peer sent before it received the reply have receives, because the answered
-    /// call used one of the old credits.
+    /// The credits of one reply.
     fn grant(&mut self) -> Result<u32, ConnectionError> {
-        let asked = self.requested.min(self.config.credits);
-        self.change_grant(asked.max(self.granted.saturating_sub(1)).max(1));
+        self.credits.adapt(&mut self.core.account);
         self.replenish()?;
-        let reservation = (self.posted + self.active.count).saturating_sub(self.exposer.unacknowledged());
-        let reservation = u32::try_from(reservation).unwrap_or(u32::MAX);
-        let credits = self.granted.min(reservation).max(1);
-        set(&self.stats.credits_granted, credits as usize);
-        Ok(credits)
+        Ok(self.credits.grant(self.exposer.unacknowledged()))
     }
 }
 
