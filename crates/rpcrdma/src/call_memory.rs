@@ -17,11 +17,11 @@ const MAX_SPARE: usize = 64;
 /// without reuse each call would allocate heap memory.
 #[derive(Default)]
 #[allow(clippy::vec_box)] // The boxes are reused, not their contents.
-pub struct SpareMemory(RefCell<Vec<Box<CallMemory>>>);
+pub(crate) struct SpareMemory(RefCell<Vec<Box<CallMemory>>>);
 
 impl SpareMemory {
     /// Memory of a new call.
-    pub fn take(&self, stages: Stages) -> Box<CallMemory> {
+    pub(crate) fn take(&self, stages: Stages) -> Box<CallMemory> {
         let mut memory = self.0.borrow_mut().pop().unwrap_or_default();
         memory.stages = stages;
         memory
@@ -53,7 +53,7 @@ pub struct CallMemory {
 }
 
 /// The unmapped memory of a call's results.
-pub struct Recovered {
+pub(crate) struct Recovered {
     pub(crate) write: Option<Memory>,
     pub(crate) reply: Option<Memory>,
 }
@@ -77,7 +77,7 @@ impl CallMemory {
 
     /// Unmaps all memory and returns that of the call's results, of which the responder reports that it wrote
     /// `write` and `reply` bytes. Afterwards the peer cannot access it (RFC 8166 section 3.4.3).
-    pub fn unmap(
+    pub(crate) fn unmap(
         mut self: Box<Self>,
         registrar: &dyn Registrar,
         spare: &SpareMemory,

@@ -122,7 +122,7 @@ pub fn add(counter: &AtomicU64, n: usize) {
 }
 
 /// Subtracts `n` from a counter that only this thread changes.
-pub fn sub(counter: &AtomicU64, n: usize) {
+pub(crate) fn sub(counter: &AtomicU64, n: usize) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_sub(n as u64), Ordering::Relaxed);
 }
 

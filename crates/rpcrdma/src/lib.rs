@@ -23,7 +23,7 @@ pub mod pull;
 mod requester;
 mod responder;
 
-pub use call_memory::{CallMemory, Recovered, SpareMemory};
+pub use call_memory::CallMemory;
 pub use counters::{RequesterStats, RequesterStatsSnapshot, ResponderStats, ResponderStatsSnapshot};
 pub use header::{Body, Chunk, Header, HeaderError, Lists, MIN_CALL, ReadSegment, TransportError, VERSION};
 pub use private_data::{DEFAULT_INLINE, MAX_INLINE, PrivateData, Thresholds};

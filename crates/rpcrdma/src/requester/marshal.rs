@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use millrace_buffer::{Arena, View, Views};
-use millrace_oncrpc::{Message, ReplySpec, Request, RpcError, Stage};
+use millrace_oncrpc::{Message, ReplySpec, Request, RpcError, Stage, Stages};
 use millrace_runtime::RuntimeRef;
 use millrace_xdr::pad;
 
@@ -189,9 +189,9 @@ pub struct Marshaller {
     /// Memory for messages.
     pub arena: Arena,
     /// Maps and unmaps the memory of calls.
-    pub registrar: Box<dyn Registrar>,
+    pub(super) registrar: Box<dyn Registrar>,
     /// Memory of later calls.
-    pub spare: SpareMemory,
+    pub(super) spare: SpareMemory,
     /// Credits to request with the next message.
     pub credits: u32,
     /// The counters of the connection.
@@ -240,6 +240,16 @@ impl Marshaller {
     /// Bytes of the largest payload that a call can list, as argument or result.
     pub fn max_payload(&self) -> usize {
         self.params.max_payload()
+    }
+
+    /// The memory of a call without regions.
+    pub fn memory(&self, stages: Stages) -> Box<CallMemory> {
+        self.spare.take(stages)
+    }
+
+    /// Revokes the peer's access to the memory of a call, and drops it.
+    pub fn release(&self, memory: Box<CallMemory>) {
+        drop(memory.unmap(&*self.registrar, &self.spare, 0, 0));
     }
 
     /// Bytes of XDR padding.

@@ -86,7 +86,7 @@ impl ResponderConfig {
     }
 
     /// Number of Sends per signaled Send.
-    pub fn signal_interval(&self) -> usize {
+    pub(crate) fn signal_interval(&self) -> usize {
         (self.credits as usize / 4).max(1)
     }
 

@@ -3,16 +3,17 @@
 use std::sync::{Arc, atomic::Ordering};
 
 use millrace_buffer::Arena;
+use millrace_oncrpc::Transport;
 use millrace_rdma::{
     Access, ConnectParams, Memory, RegistrationKind,
     registration::{Invalidation, Registration, Settings, Strategy},
 };
 use millrace_rpcrdma::{
-    NFS_RDMA_PORT, Requester, RequesterConfig, Responder, ResponderConfig, ResponderStats,
+    NFS_RDMA_PORT, Requester, RequesterConfig, Responder, ResponderConfig, ResponderStats, Rfc8166,
 };
 
 use crate::support::{
-    self, Ask, Echo, Link, PIECE, Server, accepted, arena, connected, echo, ended, finish, queue_pairs, rt,
+    self, Ask, Echo, Link, PIECE, Server, arena, connected, echo, ended, finish, queue_pairs,
 };
 
 fn configs(inline: usize) -> (RequesterConfig, ResponderConfig) {
@@ -191,7 +192,7 @@ async fn every_strategy_transfers_all_payload_sizes_and_revokes_all_memory() {
             let (registration, c) = with(strategy, invalidation, 4096);
             let s = configs(4096).1;
             let (client, server) = connected(link, &a, c, s).await;
-            let most = millrace_oncrpc::Transport::max_payload(&*client).min(300_000);
+            let most = client.max_payload().min(300_000);
             for (i, n) in [0, 5, 4096, 5000, 65_537, 200_000, most].into_iter().enumerate() {
                 let seed = i as u32 * 10;
                 let asks = [
@@ -397,9 +398,9 @@ async fn the_exposure_of_a_servers_memory_is_measured_over_its_connections() {
         let domain = s.domain();
         let memory = Memory::Shared(arena.copy_from(&vec![1; bytes]).unwrap().into());
         let region = domain.expose(RegistrationKind::Region, memory, Access::RemoteRead).unwrap();
-        let connection = accepted(s, Arc::new(Echo::default()), &arena);
+        let connection = support::accepted(s, Arc::new(Echo::default()), &arena);
         let task = tokio::spawn(Responder::new(connection, responder, Arc::clone(&stats)).unwrap().run());
-        let client = Requester::from_queue_pair(c, rt(), arena.clone(), requester).unwrap();
+        let client = Requester::from_queue_pair(c, support::rt(), arena.clone(), requester).unwrap();
         echo(&client, &arena, Ask::default()).await;
         connections.push((client, task, domain, region));
     }
@@ -413,4 +414,11 @@ async fn the_exposure_of_a_servers_memory_is_measured_over_its_connections() {
         task.await.unwrap().unwrap();
     }
     assert_eq!(exposed(), (0, 0, 300));
+}
+
+#[tokio::test]
+async fn calls_allocate_no_heap_memory() {
+    for every in [0, 1, 3] {
+        support::allocations::assert_none(&Rfc8166, every).await;
+    }
 }

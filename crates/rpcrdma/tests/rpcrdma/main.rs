@@ -2,7 +2,6 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // Helpers of tests, which are to fail.
 
-mod allocations;
 mod budget;
 mod credits;
 mod echo;

@@ -68,6 +68,6 @@ impl Outbox {
         add(&marshaller.stats.inline_bytes_out, stream.len());
         let data = padding.send(xid, marshaller.credits, &stream, &marshaller.arena);
         let data = data.map_err(|e| RpcError::Local(e.to_string()))?;
-        Ok(Some(Outgoing { data, exposed: marshaller.spare.take(std::mem::take(&mut request.stages)) }))
+        Ok(Some(Outgoing { data, exposed: marshaller.memory(std::mem::take(&mut request.stages)) }))
     }
 }

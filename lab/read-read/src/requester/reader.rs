@@ -179,7 +179,7 @@ impl Reader {
     ) -> Result<ReplyOutcome, ConnectionError> {
         let ReceivedReply { xid, mut lists, inline, memory, reply } = reply;
         let stages = memory.stages.clone();
-        drop(memory.unmap(&*with.registrar, &with.spare, 0, 0));
+        with.release(memory);
         if lists.is_empty() {
             add(&with.stats.inline_bytes_in, inline.as_ref().map_or(0, |v| v.len()));
             let message = inline.map(Message::from_view).ok_or("a reply without a message");

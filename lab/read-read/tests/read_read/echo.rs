@@ -141,3 +141,36 @@ async fn stop_answers_calls_in_progress_and_closes() {
     drop((client, service));
     settled(&a).await;
 }
+
+#[tokio::test]
+async fn callers_on_several_threads_share_a_connection() {
+    let a = arena();
+    let (c, s) = configs(4096);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(3).enable_all().build().unwrap();
+    let (arena, protocol) = (a.clone(), ReadRead::default());
+    let work = runtime.spawn(async move {
+        let s = ResponderConfig { credits: 7, ..s };
+        let (client, server) = connected(Link::Tcp, &arena, c, s, &protocol).await;
+        let callers = (0..8_usize).map(|i| {
+            let (client, arena) = (client.clone(), arena.clone());
+            tokio::spawn(async move {
+                for n in 0..40 {
+                    let ask = Ask { send: n * 211 * i, receive: n * 307, seed: n as u32, ..Ask::default() };
+                    echo(&client, &arena, ask).await;
+                }
+            })
+        });
+        for caller in callers.collect::<Vec<_>>() {
+            caller.await.unwrap();
+        }
+        finish(client, server, &arena, &protocol).await;
+    });
+    tokio::task::spawn_blocking(move || runtime.block_on(work).unwrap()).await.unwrap();
+}
+
+#[tokio::test]
+async fn calls_allocate_no_heap_memory() {
+    for every in [0, 1, 3] {
+        support::allocations::assert_none(&ReadRead::default(), every).await;
+    }
+}

@@ -6,9 +6,7 @@ use std::time::Duration;
 use millrace_buffer::Arena;
 use millrace_rdma::{ConnectionError, ReadRequest, Segment, WorkId};
 use millrace_read_read::{ExposureLimits, ReadRead};
-use millrace_rpcrdma::{
-    Body, Header, Lists, Protocol, ReadSegment, ResponderConfig, TransportError,
-};
+use millrace_rpcrdma::{Body, Header, Lists, Protocol, ReadSegment, ResponderConfig, TransportError};
 
 use crate::{
     params, serve,

@@ -4,6 +4,7 @@
 //! requester and a responder over each provider (`Link`). `raw` has peers that send arbitrary messages.
 #![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+pub mod allocations;
 pub mod fabric;
 pub mod raw;
 pub mod scene;

@@ -1,4 +1,4 @@
-//! Calls in steady state allocate no heap memory at either end.
+//! Counts the heap allocations of calls in steady state at both ends.
 
 use std::sync::Arc;
 
@@ -6,19 +6,19 @@ use millrace_buffer::Arena;
 use millrace_counting_allocator::allocations;
 use millrace_oncrpc::{
     CallClass, CallContext, MaybeReady, Message, ReplyHeader, ReplySpec, ReplyStatus, Request, Sampler,
-    Service, Transport, serving::ConnectionConfig, stages::StageTimes,
+    Service, serving::ConnectionConfig, stages::StageTimes,
 };
 use millrace_rdma::ConnectParams;
-use millrace_rpcrdma::{Requester, RequesterConfig, Responder, ResponderConfig, ResponderStats};
+use millrace_rpcrdma::{Protocol, RequesterConfig, RequesterTransport, ResponderConfig};
 use millrace_xdr::{Encoder, Views};
 
-use crate::support::{self, Link, PROGRAM, queue_pairs, rt};
+use super::{Link, PROGRAM, accepted, queue_pairs, rt};
 
 const BYTES: usize = 256 << 10;
 
 /// A connection and the arena and service of its calls.
 struct Scene {
-    to: Arc<dyn Transport>,
+    to: Arc<dyn RequesterTransport>,
     arena: Arena,
     data: Views,
     sampler: Sampler,
@@ -57,16 +57,9 @@ async fn call(scene: &Scene, send: usize, receive: usize) {
     assert_eq!(d.payload(BYTES).unwrap().len(), receive);
 }
 
-#[tokio::test]
-async fn calls_allocate_no_heap_memory() {
-    for every in [0, 1, 3] {
-        measure(every).await;
-    }
-}
-
-/// One call in `every` is sampled at both ends.
-async fn measure(every: u32) {
-    let arena = support::arena();
+/// Asserts that there are none with `protocol`. One call in `every` is sampled at both ends.
+pub async fn assert_none(protocol: &dyn Protocol, every: u32) {
+    let arena = super::arena();
     let c = RequesterConfig::default();
     let (client_times, server_times) = (Arc::default(), Arc::default());
     let sampler = |end, times: &Arc<StageTimes>| Sampler::new(rt(), end, every, Arc::clone(times));
@@ -77,13 +70,13 @@ async fn measure(every: u32) {
         },
         ..Default::default()
     };
-    let accept = s.connect_params(ConnectParams::default());
-    let (qc, qs) = queue_pairs(Link::Tcp, &arena, c.connect_params(), accept).await;
+    let accept = protocol.accept_params(&s, ConnectParams::default());
+    let (qc, qs) = queue_pairs(Link::Tcp, &arena, protocol.connect_params(&c), accept).await;
     let pages: Views = (0..4).map(|_| arena.alloc(64 << 10).unwrap().freeze()).collect();
-    let connection = support::accepted(qs, Arc::new(Pages(pages.clone())), &arena);
-    let responder = Responder::new(connection, s, Arc::new(ResponderStats::default())).unwrap();
-    let task = tokio::spawn(responder.run());
-    let to: Arc<dyn Transport> = Requester::from_queue_pair(qc, rt(), arena.clone(), c).unwrap();
+    let connection = accepted(qs, Arc::new(Pages(pages.clone())), &arena);
+    let serving = protocol.serve(connection, s, Arc::default(), Box::pin(std::future::pending()));
+    let task = tokio::spawn(serving);
+    let to = protocol.requester(qc, rt(), arena.clone(), c).unwrap();
     let scene = Scene { to, arena, data: pages, sampler: sampler("client", &client_times) };
     for (send, receive) in [(0, 0), (0, BYTES), (BYTES, 0), (4096, 4096)] {
         for _ in 0..50 {
@@ -95,8 +88,10 @@ async fn measure(every: u32) {
         }
         let taken = allocations() - before;
         assert_eq!(
-            taken, 0,
-            "by 100 calls that send {send} and receive {receive} bytes, 1 in {every} sampled"
+            taken,
+            0,
+            "by 100 {} calls that send {send} and receive {receive} bytes, 1 in {every} sampled",
+            protocol.name()
         );
     }
     let sampled = 600_u32.checked_div(every).map(u64::from).unwrap_or(0);
