@@ -25,6 +25,7 @@ pub(crate) enum Ends {
 
 /// Whether a matrix is measured or simulated.
 #[derive(Debug, Clone)]
+#[allow(clippy::large_enum_variant)] // There is one for each command.
 pub(crate) enum Place {
     /// Measured on this machine; an embedded server is started for each design and strategy.
     Measured(Servers),
