@@ -259,7 +259,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a peer requests and however it uses its credits, each of them has a receive, and no grant exceeds the
+        /// For any requests of a peer and any use of its credits, each of them has a receive, and no grant exceeds the
         /// limit or a request by more than withdrawing one credit per reply explains.
         #[test]
         fn every_granted_credit_has_a_receive(
