@@ -120,6 +120,7 @@ fn skip(d: &mut Decoder<'_>, operation: Operation, received: &mut Received) {
             let values = attributes.decode_values().unwrap();
             received.owners.push(format!("{:?} {:?}", values.owner, values.owner_group));
         }
+        Op::SecinfoNoName => drop(d.get::<SecinfoNoNameArgs>().unwrap()),
         Op::Putrootfh | Op::Getfh | Op::Savefh | Op::RestoreFh => {}
         other => panic!("the script has no {other}"),
     }
@@ -182,6 +183,9 @@ fn put_ok(e: &mut Encoder, operation: Operation, server: &Server) {
         Op::Getxattr => e.put(&GetxattrOk { value: Opaque(b"v") }),
         Op::Setxattr | Op::Removexattr => e.put(&ChangeInfo::default()),
         Op::Setattr => e.put(&Bitmap::EMPTY),
+        Op::SecinfoNoName => {
+            e.put(&SecinfoOk { flavors: List(vec![Secinfo::kerberos(1), Secinfo::kerberos(3)]) })
+        }
         Op::Create => e.put(&CreateOk { dir: ChangeInfo::default(), set: Bitmap::EMPTY }),
         _ => {}
     }
@@ -365,6 +369,17 @@ fn a_client_mounts_with_one_session() {
         for once in [Operation::ExchangeId, Operation::CreateSession, Operation::ReclaimComplete] {
             assert_eq!(count(&server, once), 1, "{once}");
         }
+    });
+}
+
+/// As of Linux servers, whose root has the flavors of its export.
+#[test]
+fn a_root_that_needs_another_flavor_is_refused_with_those_that_it_accepts() {
+    run(async {
+        let faults = vec![Fault::Fail(Operation::Putrootfh, Status::WrongSec); 2];
+        let (script, _) = script(on(Operation::Putrootfh, faults));
+        let e = mount(&script, quick()).await.unwrap_err();
+        assert!(e.to_string().contains("it accepts: krb5, krb5p; use sec=krb5"), "{e}");
     });
 }
 

@@ -3,6 +3,7 @@
 
 use std::sync::{Arc, atomic::Ordering};
 
+use millrace_nfs::v4::{Operation, Status};
 use millrace_runtime::{BoxFuture, Uncancelled};
 
 use super::{ClientRecord, Session};
@@ -55,6 +56,8 @@ impl Session {
                     self.lease.store(lease, Ordering::Relaxed);
                     record.reclaimed = true;
                 }
+                // The root needs another security flavor. The call that finds the export reports which ones.
+                Some(Err((Operation::Putrootfh, Status::WrongSec))) => return Ok(()),
                 Some(Err((operation, status))) => return Err(Error::Nfs4 { operation, status }),
                 None => {
                     retry.pause("the server lost the session during recovery").await?;
