@@ -15,6 +15,7 @@ mod matrix;
 mod metrics;
 mod network;
 mod program;
+mod realm;
 mod sandbox;
 mod server;
 mod tree;

@@ -42,7 +42,7 @@ rpcbind -w",
 /// Starts the kernel's server with NFSv4 only, whose root is the export. The daemon that tracks clients has no records, so
 /// that there is no grace period. In the first second after boot, the kernel takes each client for an expired one: the time
 /// of its last renewal is 0 seconds, by which `fs/nfsd/nfs4state.c` marks expired clients.
-const START_V4_ONLY: &str = "
+pub(super) const START_V4_ONLY: &str = "
 set -e
 mkdir -p /mnt/export
 mount -t nfsd nfsd /proc/fs/nfsd

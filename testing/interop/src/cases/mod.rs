@@ -8,6 +8,7 @@ mod iscsi;
 mod kernel_client;
 mod kills;
 mod knfsd;
+mod krb5;
 mod load;
 mod tls;
 mod verbs;
@@ -69,6 +70,7 @@ pub(crate) fn all() -> Vec<Case> {
     cases.extend(kills::cases());
     cases.extend(load::cases());
     cases.extend(tls::cases());
+    cases.extend(krb5::cases());
     cases
 }
 

@@ -44,7 +44,7 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 /// Certificates in a directory of the host, which guests see too.
-struct Pki {
+pub(super) struct Pki {
     dir: PathBuf,
     authority: Issuer<'static, KeyPair>,
 }
@@ -110,7 +110,7 @@ fn expired(params: &mut CertificateParams) {
 }
 
 /// The authorities `ca` and `other`, with certificates of the server, and of clients.
-fn pki(lab: &Lab) -> Result<Pki> {
+pub(super) fn pki(lab: &Lab) -> Result<Pki> {
     let (pki, other) = (Pki::new(lab, "ca")?, Pki::new(lab, "other")?);
     for (name, host) in [("server", SERVER), ("guest", GUEST)] {
         pki.issue(name, &[host], |_| {})?;
@@ -143,7 +143,7 @@ fn boot(lab: &mut Lab) -> Result<Guest> {
 const STOP_TLSHD: &str = "pkill -x tlshd; while pgrep -r D,R,S -x tlshd >/dev/null; do sleep 0.05; done";
 
 /// (Re)starts tlshd. It trusts the authority `ca`, and has a certificate as client, unless it is empty, and as server.
-fn tlshd(guest: &mut Guest, pki: &Pki, ca: &str, client: &str, server: &str) -> Result<()> {
+pub(super) fn tlshd(guest: &mut Guest, pki: &Pki, ca: &str, client: &str, server: &str) -> Result<()> {
     let at = |name: &str, end: &str| guest.host_file(&pki.file(name, end));
     let own = |name: &str| match name {
         "" => String::new(),
@@ -179,20 +179,21 @@ fn mount(version: &str, xprtsec: &str, path: &str) -> String {
 const ROUND_TRIP: &str = "set -e; cd /tmp; head -c 3000000 /dev/urandom >data; cp data /mnt/x/file; sync; \
                           echo 3 >/proc/sys/vm/drop_caches; cmp data /mnt/x/file; rm /mnt/x/file";
 
+/// The settings of a server with this certificate.
+pub(super) fn table(pki: &Pki, certificate: &str) -> String {
+    let [certificate, key, ca] =
+        [(certificate, "pem"), (certificate, "key"), ("ca", "pem")].map(|(name, end)| pki.file(name, end));
+    format!("[tls]\ncertificate = {certificate:?}\nkey = {key:?}\nclient_ca = {ca:?}\n")
+}
+
 /// A server with exports `/export`, `/tls` and `/mtls` of these protections, and a control socket.
 fn serve(lab: &Lab, pki: &Pki, more: &str) -> Result<Server> {
     let (tls, mtls) = (lab.directory("tls")?, lab.directory("mtls")?);
-    let at = |name: &str, end: &str| pki.file(name, end).display().to_string();
     // The case replaces these files.
     for end in ["pem", "key"] {
         fs::copy(pki.file("server", end), pki.file("current", end))?;
     }
-    let table = format!(
-        "[tls]\ncertificate = {:?}\nkey = {:?}\nclient_ca = {:?}\n{more}",
-        at("current", "pem"),
-        at("current", "key"),
-        at("ca", "pem")
-    );
+    let table = format!("{}{more}", table(pki, "current"));
     let mut options = ServerOptions::default()
         .memory("/export", "64MiB")
         .local("/tls", &tls, "sync_metadata = false\nxprtsec = [\"tls\"]")

@@ -57,7 +57,7 @@ pub(in crate::cases) fn boot(lab: &mut Lab, options: &GuestOptions) -> Result<Gu
 /// A shell function that mounts with options, and tries again when the source port is not available: the kernel's
 /// RDMA connection manager chooses a random port for a siw connection, even one that a TCP connection in TIME_WAIT
 /// occupies, and the mount fails with EADDRNOTAVAIL.
-const NFS_MOUNT: &str = "nfs_mount() { local i error; for i in $(seq 10); do error=$(mount -t nfs -o \"$@\" 2>&1) \
+pub(in crate::cases) const NFS_MOUNT: &str = "nfs_mount() { local i error; for i in $(seq 10); do error=$(mount -t nfs -o \"$@\" 2>&1) \
                          && return; case $error in *'assign requested address'*) ;; *) break;; esac; done; \
                          echo \"$error\" >&2; return 32; }; ";
 
