@@ -2,7 +2,7 @@
 
 use std::sync::{
     Arc, OnceLock,
-    atomic::{AtomicU64, Ordering},
+    atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
 use millrace_buffer::{SpanRef, Views};
@@ -102,7 +102,12 @@ impl ExposureMeter {
     /// Wraps `domain` so that this meter records its exposures.
     pub fn meter(self: &Arc<Self>, domain: DomainRef, rt: &RuntimeRef) -> DomainRef {
         self.rt.get_or_init(|| Arc::clone(rt));
-        Arc::new(Metered { domain, meter: Arc::clone(self), added: Mutex::default() })
+        Arc::new(Metered {
+            domain,
+            meter: Arc::clone(self),
+            added: Mutex::default(),
+            records: AtomicBool::new(false),
+        })
     }
 
     /// The statistics up to now.
@@ -163,16 +168,25 @@ struct Metered {
     meter: Arc<ExposureMeter>,
     /// Regions and bytes that are recorded for this domain.
     added: Mutex<(usize, usize)>,
+    /// Whether `added` is, or may become, other than zero. A server that exposes nothing measures that with each message, and
+    /// takes no lock for it.
+    records: AtomicBool,
 }
 
 impl Metered {
     fn measure(&self) -> (usize, usize) {
+        if self.domain.exposed() == (0, 0) && !self.records.load(Ordering::SeqCst) {
+            return (0, 0);
+        }
         let mut added = self.added.lock();
+        // Before the domain is asked: a thread that finds `false` has seen the change that this one sees.
+        self.records.store(true, Ordering::SeqCst);
         let now = self.domain.exposed();
         if *added != now {
             self.meter.replace(*added, now);
             *added = now;
         }
+        self.records.store(now != (0, 0), Ordering::SeqCst);
         now
     }
 }
