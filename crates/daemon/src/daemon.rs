@@ -2,7 +2,7 @@
 
 use std::{
     net::{SocketAddr, TcpListener},
-    sync::{Arc, Mutex},
+    sync::Arc,
     time::Duration,
 };
 
@@ -65,11 +65,7 @@ impl Daemon {
                 endpoint::serve(listener, observer, Arc::clone(&daemon.access), server.stopping()),
             );
         }
-        let renewal = Renewal {
-            tls: Arc::clone(server.tls()),
-            access: Arc::clone(&daemon.access),
-            error: Mutex::default(),
-        };
+        let renewal = Renewal::new(Arc::clone(server.tls()), Arc::clone(&daemon.access));
         server
             .spawn("renewal", renewal.run(Arc::clone(server.runtime()), renewal::PERIOD, server.stopping()));
         if daemon.config.rpcbind {

@@ -1,6 +1,6 @@
 //! Certificates, keys, authorities, revocation lists and tokens that are replaced while the server runs, as cert-manager,
-//! certbot and cron jobs do: the files are read again each minute, without a reload. What
-//! cannot be used, such as a new certificate whose key is not there yet, changes nothing.
+//! certbot and cron jobs do: the files are read again each minute, without a reload. What cannot be used, such as a new
+//! certificate whose key is not there yet, changes nothing.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -19,13 +19,17 @@ pub(crate) const PERIOD: Duration = Duration::from_secs(60);
 
 /// What is renewed: the certificates of the server, and the access to its metrics.
 pub(crate) struct Renewal {
-    pub(crate) tls: Arc<TlsAcceptor>,
-    pub(crate) access: Arc<ArcSwap<Access>>,
-    /// The last error, which is logged once.
-    pub(crate) error: Mutex<Option<String>>,
+    tls: Arc<TlsAcceptor>,
+    access: Arc<ArcSwap<Access>>,
+    /// The last error of each, which is logged once.
+    errors: Mutex<[Option<String>; 2]>,
 }
 
 impl Renewal {
+    pub(crate) fn new(tls: Arc<TlsAcceptor>, access: Arc<ArcSwap<Access>>) -> Self {
+        Self { tls, access, errors: Mutex::default() }
+    }
+
     /// Looks at the files every `period` until `stopping` completes.
     pub(crate) async fn run(self, rt: RuntimeRef, period: Duration, stopping: impl Future<Output = ()>) {
         let this = Arc::new(self);
@@ -53,19 +57,18 @@ impl Renewal {
             Some(new) => Arc::ptr_eq(&self.access.compare_and_swap(&old, Arc::new(new)), &old),
             None => false,
         });
-        let mut last = None;
-        for (what, result) in [("tls", tls), ("metrics_access", access)] {
-            match result {
-                Ok(true) => tracing::info!("the files of [{what}] have changed; new connections use them"),
-                Ok(false) => {}
-                Err(e) => last = Some(format!("the files of [{what}] have changed and cannot be used: {e}")),
+        let mut errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
+        for ((what, result), last) in [("tls", tls), ("metrics_access", access)].into_iter().zip(&mut *errors)
+        {
+            if result == Ok(true) {
+                tracing::info!("the files of [{what}] have changed; new connections use them");
             }
+            let error = result.err();
+            if let Some(e) = error.as_ref().filter(|_| error != *last) {
+                tracing::warn!("the files of [{what}] have changed and cannot be used: {e}");
+            }
+            *last = error;
         }
-        let mut error = self.error.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(new) = last.as_ref().filter(|new| error.as_ref() != Some(*new)) {
-            tracing::warn!("{new}");
-        }
-        *error = last;
     }
 }
 
@@ -75,6 +78,8 @@ mod tests {
 
     use hyper::{HeaderMap, header::AUTHORIZATION};
     use millrace_runtime::tokio_rt::TokioRuntime;
+    use millrace_tls::{ServerConfig, ServerFiles};
+    use rcgen::{CertificateParams, KeyPair};
 
     use super::*;
     use crate::MetricsAccess;
@@ -91,11 +96,12 @@ mod tests {
             let headers = HeaderMap::from_iter([(AUTHORIZATION, format!("Bearer {token}").parse().unwrap())]);
             access.load().admits(&headers, false)
         };
-        let renewal = Renewal { tls: Arc::default(), access: Arc::clone(&access), error: Mutex::default() };
+        let renewal = Renewal::new(Arc::default(), Arc::clone(&access));
         fs::write(&token_file, "short").unwrap();
         renewal.renew();
         assert!(admits(first));
-        assert!(renewal.error.lock().unwrap().as_ref().unwrap().contains("token_file"));
+        let [tls, token] = renewal.errors.lock().unwrap().clone();
+        assert!(tls.is_none() && token.unwrap().contains("token_file"));
 
         fs::write(&token_file, second).unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
@@ -110,5 +116,33 @@ mod tests {
         assert!(!admits(first));
         drop(stop);
         task.await.unwrap();
+    }
+
+    #[test]
+    fn an_error_of_one_table_does_not_hide_that_of_the_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let [certificate, key, token_file] =
+            ["certificate", "key", "token"].map(|name| dir.path().join(name));
+        let pair = KeyPair::generate().unwrap();
+        let signed = CertificateParams::new(["nfs.test".to_owned()]).unwrap().self_signed(&pair).unwrap();
+        fs::write(&certificate, signed.pem()).unwrap();
+        fs::write(&key, pair.serialize_pem()).unwrap();
+        fs::write(&token_file, "0123456789abcdef").unwrap();
+        let files = ServerFiles { certificate, key: key.clone(), client_ca: None, client_crl: None };
+        let tls = Arc::new(TlsAcceptor::default());
+        tls.set(Some(ServerConfig::load(&files).unwrap()));
+        let settings = MetricsAccess { token_file: Some(token_file.clone()), ..MetricsAccess::default() };
+        let access = Arc::new(ArcSwap::from_pointee(Access::load(&settings).unwrap()));
+        let renewal = Renewal::new(tls, access);
+        let errors = || renewal.errors.lock().unwrap().each_ref().map(|e| e.clone().unwrap_or_default());
+
+        fs::remove_file(&key).unwrap();
+        fs::remove_file(&token_file).unwrap();
+        renewal.renew();
+        let [tls, token] = errors();
+        assert!(tls.contains(key.to_str().unwrap()) && token.contains("token_file"), "{tls}; {token}");
+        fs::write(&key, pair.serialize_pem()).unwrap();
+        renewal.renew();
+        assert_eq!(errors()[0], "", "the key is there again");
     }
 }
