@@ -71,6 +71,14 @@ impl Bench {
         self.serve_over(memory_stream(1 << 20, 1000))
     }
 
+    /// As [`Self::serve`], after the probe: the server awaits a handshake.
+    async fn probed(&self) -> MemoryStream {
+        let mut stream = self.serve();
+        write(&mut stream, &probe()).await;
+        assert_eq!(read(&mut stream, ANSWER.len()).await, ANSWER);
+        stream
+    }
+
     /// Serves the second of the ends.
     fn serve_over(&self, (ours, theirs): (MemoryStream, MemoryStream)) -> MemoryStream {
         let program = Doubler { rt: Some(Arc::clone(&self.rt)), ..Doubler::default() };
@@ -272,9 +280,7 @@ fn a_probe_with_calls_in_progress_closes_the_connection() {
 #[test]
 fn calls_in_the_clear_after_the_answer_are_not_executed() {
     run(|b| async move {
-        let mut s = b.serve();
-        write(&mut s, &probe()).await;
-        assert_eq!(read(&mut s, ANSWER.len()).await, ANSWER);
+        let mut s = b.probed().await;
         write(&mut s, &call(1, &[0, 0], &[0, 0], &[5])).await;
         let rest = read(&mut s, 1000).await;
         assert!(rest.len() < 20, "an alert at most: {rest:?}");
@@ -288,9 +294,7 @@ fn a_silent_client_is_disconnected_and_its_memory_released() {
     run(|mut b| async move {
         b.config.connection =
             ConnectionConfig { first_call_timeout: Duration::from_millis(50), ..ConnectionConfig::default() };
-        let mut s = b.serve();
-        write(&mut s, &probe()).await;
-        assert_eq!(read(&mut s, ANSWER.len()).await, ANSWER);
+        let mut s = b.probed().await;
         assert!(b.budget.stats().in_use >= millrace_tls::HANDSHAKE_BYTES);
         assert!(read(&mut s, 1000).await.len() < 20);
         b.settle(|| b.counts().2 == 1).await;
@@ -303,9 +307,7 @@ fn a_handshake_that_trickles_has_the_time_of_a_silent_one() {
     run(|mut b| async move {
         b.config.connection =
             ConnectionConfig { first_call_timeout: Duration::from_millis(50), ..ConnectionConfig::default() };
-        let mut s = b.serve();
-        write(&mut s, &probe()).await;
-        assert_eq!(read(&mut s, ANSWER.len()).await, ANSWER);
+        let mut s = b.probed().await;
         write(&mut s, &[22, 3, 1, 0x40, 0]).await;
         let mut sent = 0;
         while sent < 0x4000 && b.counts().2 == 0 {
@@ -323,10 +325,7 @@ fn handshakes_of_one_client_wait_for_each_other() {
     run(|b| async move {
         let mut open = Vec::new();
         for _ in 0..8 {
-            let mut s = b.serve();
-            write(&mut s, &probe()).await;
-            assert_eq!(read(&mut s, ANSWER.len()).await, ANSWER);
-            open.push(s);
+            open.push(b.probed().await);
         }
         let mut ninth = b.serve();
         write(&mut ninth, &probe()).await;
